@@ -1,8 +1,8 @@
-//! A compiler for aarch64, and that `first` compiles with it. No machine of that kind is at hand.
+//! Checks that `first` compiles for aarch64. No machine of that kind is available.
 //!
-//! The toolchain at hand has one target and cannot always fetch another one. Debian packages a
+//! The installed toolchain has one target and cannot always fetch another one. Debian packages a
 //! compiler with the libraries of both; they are unpacked beside the other downloads, and the system
-//! stays as it is.
+//! is not changed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,16 +10,19 @@ use std::process::Command;
 use crate::debian_packages::{self, PackageLists};
 use crate::test::succeed;
 
-/// The compiler, and its own library for build scripts. What they need comes in packages with
+/// The compiler, and its own library for build scripts. The packages they depend on have
 /// versions in their names.
 const COMPILER: [&str; 2] = ["rustc-web", "libstd-rust-web-dev"];
 const LIBRARY: &str = "libstd-rust-web-dev:arm64";
 const VERSIONED: [&str; 2] = ["libstd-rust-web-", "libllvm"];
 
-/// Compiles it, or says why that is left out.
+/// Compiles it, or says why that is skipped.
 pub(crate) fn check(target: &Path) -> Result<(), String> {
     let Some(compiler) = compiler(target)? else {
-        println!("no package {}: whether first compiles for aarch64 is left out", COMPILER[0]);
+        println!(
+            "no package {}: the check that first compiles for aarch64 is skipped",
+            COMPILER[0]
+        );
         return Ok(());
     };
     let place = target.join("aarch64");
@@ -37,7 +40,7 @@ pub(crate) fn check(target: &Path) -> Result<(), String> {
     )
 }
 
-/// Where the compiler is, installed below a directory for build products; `None` where it cannot be.
+/// The path of the compiler, installed below a directory for build products; `None` if it is not available.
 pub(crate) fn compiler(target: &Path) -> Result<Option<PathBuf>, String> {
     match debian_packages::are_available() && std::env::consts::ARCH == "x86_64" {
         true => install(&target.join("aarch64")),
@@ -45,7 +48,7 @@ pub(crate) fn compiler(target: &Path) -> Result<Option<PathBuf>, String> {
     }
 }
 
-/// `None` where there is no such package.
+/// `None` if there is no such package.
 fn install(place: &Path) -> Result<Option<PathBuf>, String> {
     let compiler = place.join("compiler");
     if compiler.is_dir() {

@@ -1,7 +1,7 @@
-//! That dependencies point one way: between the crates as `docs/architecture.md` draws them, and
+//! Checks that dependencies point one way: between the crates as in `docs/architecture.md`, and
 //! between the top modules of each crate without a cycle.
 //!
-//! Read from the manifests and the `crate::` paths in the sources, as text: no build is needed.
+//! Parses the manifests and the `crate::` paths in the sources as text: no build is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -48,13 +48,13 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ),
 ];
 
-/// Names every arrow that points the wrong way and every cycle.
+/// Reports every dependency that points the wrong way and every cycle.
 pub(crate) fn check(root: &Path) -> Result<(), String> {
     let mut wrong = Vec::new();
     let crates = root.join("crates");
     for name in folders(&crates)? {
         let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| *known == name) else {
-            wrong.push(format!("crates/{name} has no place in xtask/src/architecture.rs"));
+            wrong.push(format!("crates/{name} is missing in xtask/src/architecture.rs"));
             continue;
         };
         let manifest = read(&crates.join(&name).join("Cargo.toml"))?;
@@ -86,7 +86,7 @@ fn folders(directory: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// The crates of the workspace among a manifest's dependencies; those of tests do not count.
+/// The crates of the workspace among a manifest's dependencies, without dev-dependencies.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut counts = false;
@@ -103,7 +103,7 @@ fn dependencies(manifest: &str) -> Vec<String> {
 
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// Which top modules of a crate name which others. The crate's root names all of them and is left
+/// Which top modules of a crate use which others. The crate's root uses all of them and is left
 /// out, and so are tests.
 fn module_uses(src: &Path) -> Result<Uses, String> {
     let mut uses = Uses::new();
@@ -146,7 +146,7 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     Ok(())
 }
 
-/// The first segment behind every `crate::`, those in braces too.
+/// The first segment after every `crate::`, including those in braces.
 fn named_modules(text: &str) -> BTreeSet<String> {
     let word = |text: &str| -> String {
         text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
@@ -183,7 +183,7 @@ fn named_modules(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Every module that can reach itself, with the way there; each cycle once.
+/// Every module that can reach itself, with the path; each cycle once.
 fn cycles(uses: &Uses) -> Vec<Vec<String>> {
     let mut found: Vec<Vec<String>> = Vec::new();
     for start in uses.keys() {

@@ -1,4 +1,4 @@
-//! The browser that the tests of the page need: Debian's Chromium and its WebDriver.
+//! The browser for the tests of the page: Debian's Chromium and its WebDriver.
 
 use crate::test::{apt, on_path};
 
@@ -20,7 +20,7 @@ pub(crate) fn install() -> Result<(), String> {
     }
     println!("installing {}", missing.join(" "));
     apt(&["update", "-qq"])?;
-    // Without a font nothing is drawn.
+    // Without a font no text is drawn.
     let fonts = ["fonts-dejavu-core"];
     apt(&[&["install", "-y", "-qq", "--no-install-recommends"], &missing[..], &fonts].concat())
 }

@@ -1,4 +1,4 @@
-//! How long it takes to build and test retake from a clean clone.
+//! Measures how long it takes to build and test retake from a clean clone.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::page::Page;
 use crate::test::{root, succeed};
 
-/// The file of one subcommand, which a developer changes.
+/// The file of one subcommand, as an example of a change.
 const SUBCOMMAND: &str = "crates/cli/src/audit.rs";
 
-/// The same three measured on the commit before the crates were split, on an earlier, slower machine.
+/// The same measurements before the crates were split, on an earlier, slower machine.
 const BEFORE: [&str; 3] = ["8 min 14 s", "21 min 0 s", "not measured"];
 
 pub(crate) fn run() -> Result<(), String> {
@@ -65,19 +65,19 @@ pub(crate) fn run() -> Result<(), String> {
     page.write("build.md")
 }
 
-/// A directory of its own that only this user can read.
+/// A directory that only this user can read.
 fn tempfile() -> Result<std::path::PathBuf, String> {
     let output = Command::new("mktemp")
         .args(["--directory", "--tmpdir", "retake-build.XXXXXX"])
         .output()
         .map_err(|error| error.to_string())?;
     let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if path.is_empty() { Err("mktemp gave no directory".into()) } else { Ok(path.into()) }
+    if path.is_empty() { Err("mktemp returned no directory".into()) } else { Ok(path.into()) }
 }
 
 fn cargo(directory: &Path, arguments: &[&str]) -> Result<(), String> {
     println!("cargo {}", arguments.join(" "));
-    // As a user starts it, not as a child of this cargo.
+    // In a user's environment, not that of a child of this cargo.
     let variables = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         !name.starts_with("CARGO") && !name.starts_with("RUST") || name == "CARGO_HOME"

@@ -1,4 +1,4 @@
-//! Real browsers for the tests: a few versions of Chromium from npm, laid out as a cache of
+//! Real browsers for the tests: several versions of Chromium from npm, in the layout of a cache of
 //! @puppeteer/browsers.
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::test::succeed;
 
-/// The variable by which tests find the cache.
+/// The variable with the path of the cache, for tests.
 pub(crate) const VARIABLE: &str = "RETAKE_CHROMIUMS";
 
 /// Versions of the package @sparticuz/chromium, and the Chromium in each. `Promise.withResolvers`
@@ -18,15 +18,15 @@ const VERSIONS: [(&str, &str); 4] = [
     ("121.0.0", "121.0.6167.0"),
 ];
 
-/// The program is packed; node, which the package is made for, can unpack it.
+/// The program is compressed; node, for which the package is made, can unpack it.
 const UNPACK: &str = "const [from, to] = process.argv.slice(1);
 require('fs').writeFileSync(to, require('zlib').brotliDecompressSync(require('fs').readFileSync(from)), {mode: 0o755});";
 
-/// Installs what is missing; `None` on machines that there is no package for.
+/// Installs missing versions; `None` on machines without such a package.
 pub(crate) fn install(target: &Path) -> Result<Option<PathBuf>, String> {
     if std::env::consts::ARCH != "x86_64" {
         println!(
-            "no Chromium for {}: tests with real browsers are left out",
+            "no Chromium for {}: tests with real browsers are skipped",
             std::env::consts::ARCH
         );
         return Ok(None);
@@ -48,7 +48,7 @@ fn one(cache: &Path, package: &str, version: &str) -> Result<(), String> {
         return Ok(());
     }
     println!("installing Chromium {version}");
-    // Complete under its name or not there at all.
+    // Either complete under its name or missing.
     let aside = cache.join(format!(".{version}"));
     let unpacked = aside.join("unpacked");
     let directory = unpacked.join("chrome-headless-shell-linux64");

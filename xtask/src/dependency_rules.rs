@@ -1,8 +1,8 @@
 //! What may be compiled into retake: packages of the registry, under licences that allow any use,
 //! each in one version, without a known defect.
 //!
-//! cargo-deny checks the same, but takes longer to compile than retake; what it would fetch, the
-//! database of advisories, is not in a registry. So the advisories that concern us are pinned in
+//! cargo-deny checks the same, but takes longer to compile than retake, and has to fetch the
+//! database of advisories, which is not in a registry. So the relevant advisories are pinned in
 //! `advisories.txt`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::test::root;
 
-/// Under which others' code may be used in any program. Of a choice, one is enough.
+/// Licences under which code may be used in any program. Of alternatives, one suffices.
 const LICENCES: [&str; 12] = [
     "0BSD",
     "Apache-2.0",
@@ -29,7 +29,7 @@ const LICENCES: [&str; 12] = [
     "Zlib",
 ];
 
-/// Packages that are there in two versions, because two that need them are not equally new.
+/// Packages that are used in two versions, because two packages require different ones.
 const IN_TWO_VERSIONS: [&str; 8] = [
     "base64",
     "bitflags",
@@ -48,11 +48,11 @@ struct Package {
     name: String,
     version: Version,
     licence: String,
-    /// `None` for one of this workspace.
+    /// `None` for a package of this workspace.
     source: Option<String>,
 }
 
-/// Fails with everything that is against the rules.
+/// Fails with all violations of the rules.
 pub(crate) fn check() -> Result<(), String> {
     let packages = packages()?;
     let mut problems = Vec::new();
@@ -73,7 +73,7 @@ pub(crate) fn check() -> Result<(), String> {
     }
 }
 
-/// Everything that is compiled for Linux, tests and build scripts included.
+/// Everything that is compiled for Linux, including tests and build scripts.
 fn packages() -> Result<Vec<Package>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -109,7 +109,7 @@ fn packages() -> Result<Vec<Package>, String> {
     Ok(packages)
 }
 
-/// Whether a licence expression can be met: of each part joined by AND, one of its alternatives.
+/// Whether a licence expression is acceptable: of each part joined by AND, one of its alternatives.
 fn is_allowed(expression: &str) -> bool {
     let plain = expression.replace('/', " OR ").replace(['(', ')'], "");
     !plain.trim().is_empty()
@@ -142,7 +142,7 @@ fn duplicates(packages: &[Package]) -> Vec<String> {
     problems
 }
 
-/// Versions that an advisory names: all but those that it says are free of the defect.
+/// Versions that an advisory concerns: all but those that it lists as free of the defect.
 fn known_defects(packages: &[Package], advisories: &str) -> Result<Vec<String>, String> {
     let mut problems = Vec::new();
     for line in advisories.lines().filter(|line| !line.starts_with('#')) {

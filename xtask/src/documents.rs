@@ -1,5 +1,5 @@
-//! Documents, messages and comments read once more by machines: links that lead nowhere, and words that
-//! are misspelt.
+//! Checks documents, messages and comments automatically: for broken links, and for misspelt
+//! words.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,13 +9,13 @@ use crate::test::{npm_program, root, succeed, target};
 const REMARK: [&str; 2] = ["remark-cli@12.0.1", "remark-validate-links@13.1.0"];
 const CODESPELL: &str = "codespell==2.4.3";
 
-/// What people read.
+/// Documents for people.
 const DOCUMENTS: [&str; 4] = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs"];
-/// What it is written in besides.
+/// Directories with messages and comments.
 const SOURCES: [&str; 2] = ["crates", "xtask"];
-/// Tests have mistakes on purpose.
+/// Tests contain intentional mistakes.
 const SKIPPED: &str = "*/fixtures/*,*/tests/*,*/fuzz/corpus.txt,*.svg,*.png";
-/// Words that are meant: names, parts of words, and mistakes in the tests of suggestions.
+/// Intended words: names, parts of words, and mistakes in the tests of suggestions.
 const MEANT: &str = "ser,te,bu,wronly,excution,carefull,eror,tru,caf,comand";
 
 pub(crate) fn check() -> Result<(), String> {
@@ -30,7 +30,7 @@ pub(crate) fn check() -> Result<(), String> {
     )
 }
 
-/// The program, in an environment of its own.
+/// The path of codespell, in its own virtual environment.
 fn codespell() -> Result<PathBuf, String> {
     let directory = target().join("agents/CODESPELL");
     let program = directory.join("bin/codespell");

@@ -1,12 +1,12 @@
-//! `cargo xtask gallery`: well-known programs under `retake crash`, each with what it is expected to
-//! lose under each model, and why. The page `docs/gallery.md` is written from it.
+//! `cargo xtask gallery`: well-known programs under `retake crash`, each with the expected losses
+//! under each model, and why. Writes the page `docs/gallery.md`.
 //!
-//! `cargo xtask gallery --short` runs the few that are quick, under the default model; names run
-//! those cases alone, and those that end in `*` all that begin like that; `--model NAME` runs one model
-//! alone. A program that is not installed is skipped by name.
+//! `cargo xtask gallery --short` runs the few that are quick, under the default model; names select
+//! cases, and a name that ends in `*` all cases with that prefix; `--model NAME` selects one model. A
+//! program that is not installed is skipped by name.
 //!
-//! `--write` puts what was found into `results.json`, beside the cases, and writes the page from all of
-//! it: a whole run takes hours, and one case can be run again alone.
+//! `--write` adds the results to `results.json`, beside the cases, and writes the page from all
+//! results: a full run takes hours, and one case can be run again alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::test::{root, succeed, target};
 
 const PACKAGES: [&str; 3] = ["lmdb==3.0.0", "plyvel==1.5.1", "rocksdict==0.3.29"];
-/// A case that takes longer is cut off, and its findings until then are compared.
+/// A case that takes longer is stopped, and the findings so far are compared.
 const BUDGET: &str = "600s";
 const MODELS: [&str; 5] = ["kill", "ext4", "xfs", "btrfs", "posix"];
 
@@ -28,9 +28,9 @@ struct Case {
     name: String,
     title: String,
     needs: Vec<String>,
-    /// Made ready by a command of its own before.
+    /// A command that prepares the case.
     prepare: Option<String>,
-    /// The directory that the program finds, if it is not empty.
+    /// The initial content of the directory, if it is not empty.
     fresh: Option<String>,
     program: String,
     check: String,
@@ -40,7 +40,7 @@ struct Case {
     expected: Vec<(String, BTreeSet<String>)>,
 }
 
-/// What was found, by model.
+/// The results, by model.
 type Found = BTreeMap<String, FoundInModel>;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ struct FoundInModel {
 }
 
 impl FoundInModel {
-    /// Of a test that was cut off, what is missing may be in the rest.
+    /// Findings that are missing in an incomplete test may be in the rest.
     fn is_as_expected(&self, expected: &BTreeSet<String>) -> bool {
         if self.complete { self.kinds == *expected } else { self.kinds.is_subset(expected) }
     }
@@ -68,7 +68,7 @@ impl FoundInModel {
 struct Choice<'a> {
     short: bool,
     write: bool,
-    /// The debug program that is there is used as it is.
+    /// Uses the existing debug program.
     built: bool,
     model: Option<&'a str>,
     budget: Option<&'a str>,
@@ -132,8 +132,8 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// The short part, with the debug program that is there. `cargo xtask test` has built it together with
-/// all tests; alone it has other features, and all crates would be compiled once more.
+/// The short part, with the existing debug program. `cargo xtask test` has built it together with
+/// all tests; building it alone selects other features, and would compile all crates once more.
 pub(crate) fn run_short() -> Result<(), String> {
     run(&["--short", "--built"])
 }
@@ -174,7 +174,7 @@ fn run_cases(cases: &[Case], choice: &Choice<'_>) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(format!("not as expected:\n{}", wrong.join("\n"))) }
 }
 
-/// Adds one result to those that are known, and writes the page.
+/// Adds one result to the known ones, and writes the page.
 fn keep(cases: &[Case], case: &str, model: &str, found: FoundInModel) -> Result<(), String> {
     let path = directory().join("results.json");
     let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
@@ -184,7 +184,7 @@ fn keep(cases: &[Case], case: &str, model: &str, found: FoundInModel) -> Result<
         Err(error) => return Err(told(&error)),
     };
     all.entry(case.to_owned()).or_default().insert(model.to_owned(), found);
-    // A case that is not there any more is not shown either.
+    // Results of removed cases are dropped.
     all.retain(|name, _| cases.iter().any(|case| case.name == *name));
     let mut text = serde_json::to_string_pretty(&all).map_err(|error| told(&error))?;
     text.push('\n');
@@ -200,7 +200,7 @@ fn cases() -> Result<Vec<Case>, String> {
     let path = directory().join("gallery.json");
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    let cases = value.as_array().ok_or("gallery.json is no list")?;
+    let cases = value.as_array().ok_or("gallery.json is not a list")?;
     cases.iter().map(|case| read(case).ok_or_else(|| format!("not a case: {case}"))).collect()
 }
 
@@ -229,11 +229,11 @@ fn read(case: &Value) -> Option<Case> {
     })
 }
 
-/// Where cases are run.
+/// The directories in which cases are run.
 struct Place {
     budget: String,
     retake: PathBuf,
-    /// Packages of Python are here.
+    /// Directory of Python packages.
     python: PathBuf,
     scratch: PathBuf,
 }
@@ -261,7 +261,7 @@ impl Place {
         Ok(Self { budget, retake, python, scratch })
     }
 
-    /// What a case needs and is not there.
+    /// A program that a case needs and that is missing.
     fn missing(&self, case: &Case) -> Option<String> {
         let is_there = |program: &str| {
             let path = std::env::var_os("PATH").unwrap_or_default();
@@ -308,13 +308,13 @@ impl Place {
         }
         let report: Value = serde_json::from_slice(&output.stdout)
             .map_err(|error| format!("{} {model}: {error}", case.name))?;
-        // The program's own output cannot be before it: it goes to stderr.
+        // The program's own output cannot precede it: it goes to stderr.
         found(&report).ok_or_else(|| format!("{} {model}: not a report: {report}", case.name))
     }
 }
 
-/// What a report says, as the checks of the gallery mean it: 1 is a broken promise, and every other
-/// end one that cannot read what is there, or dies of it.
+/// The content of a report, by the gallery's convention for checks: 1 means a broken promise, and any other
+/// failure that the data is unreadable, or crashes the reader.
 fn found(report: &Value) -> Option<FoundInModel> {
     let findings = report.get("findings")?.as_array()?;
     let kinds = findings.iter().map(|finding| match finding.get("verdict")?.as_str()? {
@@ -330,7 +330,7 @@ fn found(report: &Value) -> Option<FoundInModel> {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What is left is in memory, and goes with the next start of the machine.
+        // Best effort: the rest is in memory, and is lost with the next reboot.
         _ = fs::remove_dir_all(&self.scratch);
     }
 }
@@ -340,7 +340,7 @@ fn words_of(kinds: &BTreeSet<String>) -> String {
     if words.is_empty() { "clean".to_owned() } else { words.join(", ") }
 }
 
-/// The page: what was found, in how many states, and why.
+/// The page: results, numbers of states, and explanations.
 fn page(cases: &[Case], all: &BTreeMap<String, Found>) -> String {
     let mut page = String::from(
         "# Gallery\n\n\

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "bench")]
         ["bench", name] if !cfg!(debug_assertions) => bench::run(name),
         ["bench", name] => bench_released(name),
-        // One measured batch, in a process of its own.
+        // One measured batch, in a separate process.
         #[cfg(feature = "bench")]
         ["spin", ref batch @ ..] => bench::spin(batch),
         #[cfg(feature = "bench")]
@@ -63,16 +63,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// A job started in the background by a shell, or with `nohup`, ignores some signals, and everything
-/// it starts would, too: tests that interrupt a program would wait for it in vain.
+/// A job that a shell starts in the background, or with `nohup`, ignores some signals, and its children
+/// inherit that: tests that interrupt a program would wait in vain.
 fn default_signals() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-        // SAFETY: nothing else runs yet, and the default action needs no handler.
+        // SAFETY: no other thread runs yet, and the default action needs no handler.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
-/// Benchmarks run in the profile of packages: a debug build would measure the compiler's patience.
+/// Benchmarks run in the profile of packages: a debug build would be useless.
 fn bench_released(name: &str) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let programs = [
@@ -88,13 +88,13 @@ fn bench_released(name: &str) -> Result<(), String> {
         "--bins",
     ];
     test::succeed(Command::new(&cargo).args(programs))?;
-    // What people have who build it themselves.
+    // The program of users who build it themselves.
     test::succeed(Command::new(&cargo).args(["build", "--release", "--quiet", "-p", "retake"]))?;
     let measure = ["run", "--profile=dist", "--quiet", "-p", "xtask", "--features", "bench", "--"];
     test::succeed(Command::new(cargo).args(measure).args(["bench", name]))
 }
 
-/// The fuzzer needs the policy, which `cargo xtask test` need not wait for.
+/// The fuzzer needs the policy crate, for which `cargo xtask test` should not wait.
 #[cfg(not(feature = "bench"))]
 fn fuzz_with_policy(words: &[&str]) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -65,7 +65,7 @@ pub(crate) fn write_text(name: &str, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The commit that is measured.
+/// The measured commit.
 fn commit() -> String {
     let git = std::process::Command::new("git")
         .args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "--short=9", "HEAD"])

@@ -1,10 +1,10 @@
-//! `docs/benchmarks/README.md`: every promise about speed, and what was measured last.
+//! `docs/benchmarks/README.md`: every promise about speed, and the latest measurement.
 //!
 //! The other pages are the source: a promise names a row and a column of a table there.
 
 use crate::page;
 
-/// The figure that is promised.
+/// The promised figure.
 #[derive(Clone, Copy)]
 enum Goal {
     Max(f64),
@@ -15,9 +15,9 @@ use Goal::{Max, Min};
 struct Promise {
     what: &'static str,
     page: &'static str,
-    /// How the title of the section begins.
+    /// The beginning of the section's title.
     section: &'static str,
-    /// The cells at the beginning of the row.
+    /// The first cells of the row.
     row: &'static [&'static str],
     column: &'static str,
     goal: Goal,
@@ -256,7 +256,7 @@ const PROMISES: [Promise; 28] = [
     ),
 ];
 
-/// Writes the page anew from the others.
+/// Regenerates the page from the others.
 pub(crate) fn write() -> Result<(), String> {
     page::write_text("README.md", &text())
 }
@@ -270,7 +270,7 @@ fn text() -> String {
     );
     let mut rows = Vec::new();
     for promise in &PROMISES {
-        // A page of an earlier form does not have every figure.
+        // A page in an earlier format does not have every figure.
         let measured = promise.measured().inspect_err(|missing| println!("{missing}")).ok();
         let (goal, held) = match promise.goal {
             Max(goal) => (format!("at most {goal}"), measured.map(|figure| figure <= goal)),
@@ -287,7 +287,7 @@ fn text() -> String {
                 None => "",
             }
             .to_owned(),
-            // One that was not measured yet has no page to lead to.
+            // Without a measurement there is no page to link to.
             match page::read(promise.page) {
                 Ok(_) => format!("[{name}]({})", promise.page),
                 Err(_) => name.to_owned(),
@@ -299,7 +299,7 @@ fn text() -> String {
 }
 
 impl Promise {
-    /// The number in the cell that it names.
+    /// The number in the named cell.
     fn measured(&self) -> Result<f64, String> {
         let Self { page, section, row, column, .. } = self;
         let text = page::read(page)?;
@@ -313,7 +313,7 @@ impl Promise {
         let (head, rule) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
         let borders: Vec<usize> =
             rule.chars().enumerate().filter(|(_, c)| *c == '|').map(|(at, _)| at).collect();
-        // By position: a cell may have a bar in it.
+        // By position: a cell may contain a bar.
         let cells = |line: &str| -> Vec<String> {
             let line: Vec<char> = line.chars().collect();
             let cell = |pair: &[usize]| line.get(pair[0] + 1..pair[1]);

@@ -1,17 +1,17 @@
-//! The public interface of the crates that others depend on, as text in their directories: a change of
-//! it is seen in review, and decides the next version number.
+//! The public interface of the published crates, as text in their directories: a change of
+//! it is visible in review, and decides the next version number.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::test::{root, succeed, target};
 
-/// A crate that is published: its package, its directory, and its library's name.
+/// A published crate: its package, its directory, and its library's name.
 const PUBLISHED: [(&str, &str, &str); 2] =
     [("retake-first", "crates/first", "first"), ("retake-crash", "crates/crash", "retake_crash")];
 const SNAPSHOT: &str = "public-api.txt";
 
-/// Fails where the interface is not what its snapshot says.
+/// Fails if the interface differs from its snapshot.
 pub(crate) fn check() -> Result<(), String> {
     for (package, directory, library) in PUBLISHED {
         let snapshot = root().join(directory).join(SNAPSHOT);
@@ -26,7 +26,7 @@ pub(crate) fn check() -> Result<(), String> {
         if found != expected {
             return Err(format!(
                 "the public interface of {package} is not that of {directory}/{SNAPSHOT}; \
-                 `cargo xtask docs` writes it anew\n{changes}"
+                 `cargo xtask docs` updates it\n{changes}"
             ));
         }
     }
@@ -42,9 +42,9 @@ pub(crate) fn write() -> Result<(), String> {
     Ok(())
 }
 
-/// Every public item with its signature, one a line.
+/// Every public item with its signature, one per line.
 fn interface(package: &str, library: &str) -> Result<String, String> {
-    // A directory of its own: another cargo compiles at the same time.
+    // A separate directory: another cargo compiles at the same time.
     let build = target().join("public-api");
     let cargo = std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from);
     let json = ["-Zunstable-options", "--output-format=json"];
@@ -54,7 +54,7 @@ fn interface(package: &str, library: &str) -> Result<String, String> {
             .args(json)
             .current_dir(root())
             .env("CARGO_TARGET_DIR", &build)
-            // The format is not stable; this release of the compiler and of the reader agree on it.
+            // The format is not stable; this version of the compiler and of the reader agree on it.
             .env("RUSTC_BOOTSTRAP", "1"),
     )?;
     let file = build.join("doc").join(format!("{library}.json"));

@@ -1,7 +1,7 @@
 //! `cargo xtask screenshots`: the pictures in `docs/images/`, of a terminal and of the page.
 //!
-//! The terminal is real: each command of the session runs on one of its own, and what it shows is drawn
-//! by rich. The pages are those that the tests of the browser look at.
+//! The terminal is real: each command of the session runs on a pseudo-terminal, and rich draws its
+//! screen. The pages are those of the browser tests.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const RICH: &str = "rich==15.0.0";
 /// Columns of the terminal.
 const WIDTH: &str = "92";
 
-/// What somebody types who sees retake for the first time.
+/// The commands of a first-time user.
 const SESSION: [&str; 6] = [
     "retake exec --timeout 2s -- sh -c 'echo connecting; sleep 60'",
     "retake exec --tests -- ./test.sh",
@@ -23,7 +23,7 @@ const SESSION: [&str; 6] = [
     "retake crash --root data --verify ./check -- ./save",
 ];
 
-/// The programs of the session: a test suite, and a file that is replaced without a sync.
+/// The programs of the session: a test suite, and a program that replaces a file without a sync.
 const PROGRAMS: [(&str, &str); 3] = [
     ("test.sh", "echo 1..2; echo ok 1 - adds; echo not ok 2 - refunds; exit 1"),
     ("save", "echo 'version 2' > data/new; mv data/new data/current"),
@@ -44,7 +44,7 @@ for line in sys.stdin.read().splitlines():
 console.save_svg(sys.argv[1], title='retake', code_format=style)
 ";
 
-/// Pages by the name that the tests give their pictures, and the one that they have in the documents.
+/// Pages by the name of the tests' pictures, and their name in the documents.
 const PAGES: [(&str, &str); 16] = [
     ("overview-1280-light", "ui-overview"),
     ("run-1280-light", "ui-run"),
@@ -119,7 +119,7 @@ fn terminal(picture: &Path) -> Result<(), String> {
     draw(shown.trim_end(), picture)
 }
 
-/// What is left of lines that were written over, such as progress.
+/// The final text of lines that were overwritten, such as progress.
 fn left_on_screen(output: &str) -> String {
     let line = |line: &str| {
         let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
@@ -129,7 +129,7 @@ fn left_on_screen(output: &str) -> String {
     lines.map(|line| line + "\n").collect()
 }
 
-/// Of the lines of progress, which come one for each run, the first and the last.
+/// Of the lines of progress, one for each run, keeps the first and the last.
 fn without_progress(shown: &str) -> String {
     let lines: Vec<&str> = shown.lines().collect();
     let is_progress = |at: usize| lines.get(at).is_some_and(|line| line.starts_with("  ["));

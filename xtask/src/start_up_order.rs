@@ -11,15 +11,15 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How the program is built for users. Where crates are optimised together, all functions are of one object.
+/// How the program is built for users. If crates are optimised together, all functions are in one object.
 const PROFILES: [&str; 2] = ["dist", "release"];
 
-/// A variable that is set, and the arguments.
+/// A variable to set, and the arguments.
 type Start<'a> = (Option<(&'a str, &'a str)>, &'a [&'a str]);
 
-/// The starts that are made quick.
+/// The starts to optimise.
 const STARTS: [Start<'_>; 7] = [
-    // The first one makes the record.
+    // The first one creates the record.
     (None, &["exec", "--", "true"]),
     (Some(("RETAKE_EXECUTION__AUDIT__ENABLED", "false")), &["exec", "--", "true"]),
     (None, &["exec", "--quiet", "--", "sh", "-c", "echo out; exit 3"]),
@@ -48,7 +48,7 @@ pub(crate) fn run() -> Result<(), String> {
 /// The functions that starts of the program run, built in a profile.
 fn called_in(root: &Path, profile: &str) -> Result<String, String> {
     let scratch = root.join("target/start-up-order").join(profile);
-    // What an earlier one left.
+    // Left by an earlier run.
     _ = std::fs::remove_dir_all(&scratch);
     std::fs::create_dir_all(&scratch).map_err(text)?;
     let map = scratch.join("map");
@@ -66,7 +66,7 @@ fn called_in(root: &Path, profile: &str) -> Result<String, String> {
         ));
         start.arg(&program).arg("--store").arg(scratch.join("store")).args(arguments);
         start.envs(variable).stdin(Stdio::null()).stdout(Stdio::null());
-        // The code is that of the command.
+        // The exit code is that of the command.
         let code = start.status().map_err(|error| format!("valgrind: {error}"))?.code();
         if !matches!(code, Some(0 | 3)) {
             return Err(format!("{arguments:?} under valgrind ended with {code:?}"));
@@ -84,7 +84,7 @@ fn called_in(root: &Path, profile: &str) -> Result<String, String> {
     Ok(list)
 }
 
-/// The functions of a map that were called, each after its crate, as they were first met.
+/// The called functions in a map, each after its crate, in the order of their first call.
 fn list_called(map: &Path, calls: &[PathBuf]) -> Result<String, String> {
     let map = std::fs::read_to_string(map).map_err(text)?;
     let crates = crates(&map);
@@ -115,8 +115,8 @@ fn crates(map: &str) -> HashMap<&str, &str> {
     named.collect()
 }
 
-/// The function that a line of callgrind names for the first time: `fn=(12) NAME`, with `'2` after one that
-/// calls itself.
+/// The function that a line of callgrind names for the first time: `fn=(12) NAME`, with `'2` for a
+/// recursive call.
 fn called(line: &str) -> Option<&str> {
     let line = line.strip_prefix('c').unwrap_or(line);
     let (_number, symbol) = line.strip_prefix("fn=(")?.split_once(") ")?;

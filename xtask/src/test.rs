@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::{aarch64, chromiums, test_programs};
 
-/// Programs that tests run for real, and files they need, with the Debian packages they come in.
+/// Programs and files that tests use, with the Debian packages that contain them.
 const NEEDED: [(&str, &str); 31] = [
     ("git", "git"),
     ("cc", "gcc"),
@@ -46,11 +46,11 @@ const NEEDED: [(&str, &str); 31] = [
     ),
 ];
 
-/// A real agent: npm package, and its program below the directory it is installed in.
+/// A real agent: its npm package, and its program below the directory it is installed in.
 struct Agent {
     package: &'static str,
     program: &'static str,
-    /// The variable by which tests find it.
+    /// The variable with its path, for tests.
     variable: &'static str,
 }
 
@@ -82,12 +82,12 @@ const AGENTS: [Agent; 5] = [
     },
 ];
 
-/// What the pages are examined with: npm package, its script, and the variable by which tests find it.
+/// The accessibility checker: its npm package, its script, and the variable with its path for tests.
 const AXE: (&str, &str, &str) =
     ("axe-core@4.14.0", "node_modules/axe-core/axe.min.js", "RETAKE_AXE");
 
 const WORKSPACE: &str = "--workspace";
-/// The benchmarks must compile and pass lints like everything else.
+/// The benchmarks must compile and pass lints, too.
 const BENCH: &str = "--features=xtask/bench";
 
 pub(crate) fn run() -> Result<(), String> {
@@ -107,14 +107,14 @@ pub(crate) fn run() -> Result<(), String> {
     crate::gallery::run_short()
 }
 
-/// Writes what is made from definitions in the program: pages of `docs/`, and the interface of libraries.
+/// Writes generated files: pages of `docs/`, and the interfaces of libraries.
 pub(crate) fn write_docs() -> Result<(), String> {
     crate::public_api::write()?;
     let write = [("RETAKE_WRITE_DOCS", PathBuf::from("1"))];
     cargo(&["test", "--quiet", "-p", "retake", "--lib", "reference::"], &write)
 }
 
-/// Has clippy compile the crates of the workspace, so that they are read once and not twice: its
+/// Lets clippy compile the crates of the workspace, so that they are compiled only once: its
 /// driver is a compiler with more lints. A warning is an error.
 fn lints_while_compiling() -> Result<Vec<(&'static str, PathBuf)>, String> {
     let cargo = std::env::var_os("CARGO").map(PathBuf::from);
@@ -123,18 +123,18 @@ fn lints_while_compiling() -> Result<Vec<(&'static str, PathBuf)>, String> {
     succeed(Command::new(&driver).arg("--version").stdout(std::process::Stdio::null()))?;
     Ok(vec![
         ("RUSTC_WORKSPACE_WRAPPER", driver),
-        // How `cargo clippy -- -D warnings` tells its driver.
+        // The way `cargo clippy -- -D warnings` passes flags to its driver.
         ("CLIPPY_ARGS", PathBuf::from("-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__")),
     ])
 }
 
-/// What tests find by variables: real agents, real browsers, and that real tools are there.
+/// Variables for tests: paths of real agents and browsers, and that real tools are installed.
 fn tools() -> Result<Vec<(&'static str, PathBuf)>, String> {
     let mut variables = vec![
         ("RETAKE_REAL_TOOLS", PathBuf::from("1")),
         ("FIRST_REAL_FS_SECONDS", PathBuf::from("20")),
-        // The same random inputs each time, so that it is the change that is judged; `cargo test`
-        // alone draws new ones.
+        // The same random inputs each time, so that only the change matters; `cargo test`
+        // alone uses new ones.
         ("PROPTEST_RNG_SEED", PathBuf::from("20261116")),
         ("FIRST_REAL_FS_START", PathBuf::from("20261116")),
     ];
@@ -155,7 +155,7 @@ impl Agent {
     }
 }
 
-/// The program that a variable names, or of an agent that tests use, installed if need be.
+/// The program that a variable names, or the one of an agent for tests, installed if necessary.
 #[cfg(feature = "bench")]
 pub(crate) fn agent_program(variable: &str) -> Result<PathBuf, String> {
     if let Some(given) = std::env::var_os(variable) {
@@ -172,7 +172,7 @@ pub(crate) fn npm_program(packages: &[&str], program: &str, name: &str) -> Resul
     let program = directory.join(program);
     if !program.is_file() {
         println!("installing {listed}");
-        // Aside first: an installation that was cut off leaves programs that look whole.
+        // Under another name first: an interrupted installation leaves programs that look complete.
         let aside = directory.with_extension("new");
         for left in [&aside, &directory] {
             if left.exists() {
@@ -190,7 +190,7 @@ pub(crate) fn npm_program(packages: &[&str], program: &str, name: &str) -> Resul
     }
 }
 
-/// The workspace.
+/// The root of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
@@ -208,7 +208,7 @@ fn install() -> Result<(), String> {
     install_packages(&NEEDED)
 }
 
-/// Installs what is missing of programs or files, each with the Debian package it comes in.
+/// Installs missing programs or files, each from its Debian package.
 pub(crate) fn install_packages(needed: &[(&str, &str)]) -> Result<(), String> {
     let there = |what: &str| {
         if what.starts_with('/') { Path::new(what).exists() } else { on_path(what) }

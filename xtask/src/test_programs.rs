@@ -1,6 +1,6 @@
-//! Test programs, run several at a time: most tests wait, and a program that takes minutes must not
-//! begin last. A test that fails is run once more when nothing else runs: one that passes then depends
-//! on the load of the machine. It is named at the end as flaky, and does not fail the whole.
+//! Runs test programs, several at a time: most tests wait, and a program that takes minutes must not
+//! start last. A failed test is run once more when nothing else runs: one that then passes depends
+//! on the load of the machine. It is reported at the end as flaky, and does not fail the whole.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::test::{cargo_command, root};
 
-/// How many programs run at once, each with as many threads as there are processors.
+/// Number of simultaneous programs, each with as many threads as there are processors.
 const AT_ONCE: usize = 3;
 
 /// The programs that take longest, longest first.
@@ -37,7 +37,7 @@ const LONG: [&str; 14] = [
 pub(crate) struct TestProgram {
     name: String,
     executable: PathBuf,
-    /// The package's directory, in which its tests run.
+    /// The package's directory, the working directory of its tests.
     directory: PathBuf,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn build(
     Ok(programs)
 }
 
-/// The test program that one of cargo's messages tells of.
+/// The test program in one of cargo's messages.
 fn test_program(message: &str) -> Option<TestProgram> {
     let message: Value = serde_json::from_str(message).ok()?;
     let tests = message["profile"]["test"].as_bool()?;
@@ -77,7 +77,7 @@ fn test_program(message: &str) -> Option<TestProgram> {
     })?
 }
 
-/// Runs all of them, says how each went, and fails if a test failed twice.
+/// Runs all of them, reports each result, and fails if a test failed twice.
 pub(crate) fn run(
     programs: Vec<TestProgram>,
     variables: &[(&'static str, PathBuf)],
@@ -91,7 +91,7 @@ pub(crate) fn run(
                 while let Some(program) = next() {
                     let begun = Instant::now();
                     let output = program.run(&[], variables);
-                    // One report at a time, whole.
+                    // One complete report at a time.
                     let Ok(mut failed) = failed.lock() else { return };
                     program.report(&output, begun.elapsed());
                     if !output.as_ref().is_ok_and(|output| output.status.success()) {
@@ -114,7 +114,7 @@ pub(crate) fn run(
     if broken.is_empty() { Ok(()) } else { Err(format!("tests failed: {}", broken.join("; "))) }
 }
 
-/// The names at the end of what a test program printed.
+/// The names at the end of a test program's output.
 fn failed_tests(output: &std::io::Result<Output>) -> Vec<String> {
     let Ok(output) = output else { return Vec::new() };
     let text = String::from_utf8_lossy(&output.stdout);
@@ -161,7 +161,7 @@ impl TestProgram {
         match output {
             Ok(output) => {
                 for bytes in [&output.stdout, &output.stderr] {
-                    // A report that cannot be printed is not the test's failure.
+                    // A report that cannot be printed is not a failure of the test.
                     _ = std::io::stdout().write_all(bytes);
                 }
             }

@@ -7,7 +7,7 @@ use std::process::Command;
 #[test]
 fn the_policy_lets_nothing_through_that_its_rules_forbid() {
     let mut fuzz = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    // The same lines each time, so that it is the change that is judged.
+    // The same lines each time, so that only the change matters.
     let done = fuzz.args(["fuzz", "10"]).env("RETAKE_FUZZ_SEED", "20261117").output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     let why = String::from_utf8_lossy(&done.stderr);

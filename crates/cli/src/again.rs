@@ -1,4 +1,4 @@
-//! `retake again`: a recorded run once more, and how it compares.
+//! `retake again`: runs a recorded command again and compares the two runs.
 
 use std::path::Path;
 
@@ -17,10 +17,10 @@ use crate::{Exit, Failure, context, term};
 
 /// Run a recorded command again and compare the outcomes
 ///
-/// Same arguments, directory, limits and environment policy. Reports what has changed before it
-/// starts: the commit, the program, variables, the machine. Variables that were inherited, or
-/// redacted, come from the current environment; a run with a redacted argument is refused, since
-/// the argument is not known. Exit codes are those of exec; the new run has the label `again=ID`.
+/// Same arguments, directory, limits and environment policy. Before the start, prints what has
+/// changed: the commit, the program, variables, the machine. Inherited and redacted variables
+/// come from the current environment; a run with a redacted argument is refused, because
+/// the argument is unknown. Exit codes are those of exec; the new run has the label `again=ID`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The run: its id, a unique beginning or end of it, or `last`
@@ -51,7 +51,7 @@ fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Refused> {
     let AgainRequest { mut request, secrets_not_set, .. } = again.map_err(|refusals| {
         let mut request = then.intent.request.clone();
         request.label(AGAIN_LABEL, then.intent.id().to_string());
-        // What was redacted then is still not what was asked for.
+        // The new intent names the same redacted parts, or it would claim that nothing is missing.
         let redacted = then.intent.redacted.clone();
         let mut refused = refuse(request, redacted, refusals.iter().map(refusal).collect());
         refused.context = context::open(store)
@@ -69,14 +69,16 @@ fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Refused> {
         term::say(&condition(&changed));
     }
     for name in &secrets_not_set {
-        term::say(&format!("the secret variable {name} was set in that run and is not set now"));
+        term::say(&format!(
+            "the secret variable {name} was set in the recorded run but is not set now"
+        ));
     }
     Ok(exec::run_and_show(prepared, |now| term::say(&compared(&then, now))))
 }
 
 type Again = Result<AgainRequest, Vec<AgainRefusal>>;
 
-/// The run, and its request once more.
+/// The recorded run, and a request that repeats it.
 fn look_up(id: &str, given: Option<&Path>) -> Result<(Run, Again), Failure> {
     let store = Record::find(given)?.read()?;
     let run = record::find(&store, id)?;
@@ -89,7 +91,7 @@ fn look_up(id: &str, given: Option<&Path>) -> Result<(Run, Again), Failure> {
 
 fn refuse(request: RunRequest, redacted: RedactedParts, problems: Vec<String>) -> Refused {
     let failure = StartFailure::Refused(problems);
-    // What is shown of the old run is shown as a run of its own that did not start.
+    // The refusal is recorded as a run with an id of its own, which did not start.
     let request = RunRequest { id: RunId::new(), ..request };
     Refused::without_configuration(request, redacted, failure)
 }
@@ -101,11 +103,11 @@ fn refusal(refusal: &AgainRefusal) -> String {
         ),
         AgainRefusal::RedactedPart(part) => {
             format!(
-                "{part} was redacted in the record, so it is not known; give the whole command to `retake exec`"
+                "{part} was redacted in the record, so its value is unknown; give the whole command to `retake exec`"
             )
         }
         AgainRefusal::RedactedArgument { position, text } => format!(
-            "argument {position} ({text}) was redacted in the record, so it is not known; give the whole command to `retake exec`"
+            "argument {position} ({text}) was redacted in the record, so its value is unknown; give the whole command to `retake exec`"
         ),
         AgainRefusal::Reported => {
             "the run was reported from inside a sandbox, by a program that could report anything; look at its command and give it to `retake exec --sandbox`".to_owned()
@@ -116,7 +118,7 @@ fn refusal(refusal: &AgainRefusal) -> String {
     }
 }
 
-/// What is not as it was, in a sentence.
+/// What differs from the recorded run, as a sentence.
 fn condition(changed: &ChangedCondition) -> String {
     let pair = |what: &str, then: Option<&str>, now: Option<&str>| {
         format!("{what} is now {}, was {}", now.unwrap_or("none"), then.unwrap_or("none"))
@@ -147,7 +149,7 @@ fn condition(changed: &ChangedCondition) -> String {
             format!("{name} comes from the current environment")
         }
         ChangedCondition::Approximate(name) => {
-            format!("{name} was not UTF-8 and is only approximately the same")
+            format!("{name} was not UTF-8; its invalid bytes were replaced in the record")
         }
     }
 }

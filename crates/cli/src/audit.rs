@@ -1,4 +1,4 @@
-//! `retake audit`: proving that the record is what was written.
+//! `retake audit`: verifies that the record is unchanged.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 enum Command {
     /// Check the whole chain and every stored output; exits 1 and reports each error
     ///
-    /// Names the first break of the chain, and every output that is lost or was altered.
+    /// Reports the first break of the chain, and every output that is lost or was altered.
     ///
     /// The hashes have no key: anyone who can write the record can rewrite all of them. To detect
     /// that, or a truncated chain, keep the head elsewhere and pass it to --expect.
@@ -58,9 +58,9 @@ struct IntactDocument {
     entries: u64,
     runs: u64,
     erased_entries: u64,
-    /// Bytes of output that were read and are those recorded.
+    /// Bytes of output that were read and match the record.
     output_bytes: u64,
-    /// Runs with output on both streams whose order is not known, or not covered by the chain.
+    /// Runs that wrote to both streams in an order that is unknown, or not covered by the chain.
     unproven_orders: u64,
 }
 
@@ -68,17 +68,17 @@ struct IntactDocument {
 #[serde(rename_all = "camelCase")]
 struct BrokenDocument {
     ok: bool,
-    /// The first.
+    /// The first break.
     #[serde(flatten)]
     first: BreakDocument,
-    /// All of them.
+    /// All breaks.
     breaks: Vec<BreakDocument>,
 }
 
 #[derive(Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct BreakDocument {
-    /// The entry of the chain at which the break shows.
+    /// The entry of the chain at which the break was found.
     entry: u64,
     run_id: Option<RunId>,
     kind: &'static str,
@@ -126,7 +126,7 @@ pub(super) fn audit(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> 
     }
 }
 
-/// How far the reading of outputs is, on a terminal and once it takes longer than a moment.
+/// Progress of reading outputs, shown on a terminal if it takes longer than a moment.
 pub(crate) struct ReadingProgress {
     screen: Screen,
     begun: Instant,
@@ -166,7 +166,7 @@ fn tell_intact(intact: &Intact, expected: bool, quick: bool, json: bool) -> Resu
     term::data(format!("OK {head}\n").as_bytes())?;
     let erased = match erased {
         0 => String::new(),
-        erased => format!(", {erased} of them of erased runs"),
+        erased => format!(", {erased} of them erased"),
     };
     let (runs, entries) = (term::count(runs, "run"), term::count(head.count, "entry"));
     let outputs = match quick {
@@ -176,7 +176,7 @@ fn tell_intact(intact: &Intact, expected: bool, quick: bool, json: bool) -> Resu
     term::say(&format!("{runs} in {entries}{erased}; {outputs}"));
     if unproven_orders > 0 {
         term::say(&format!(
-            "{} wrote to stdout and stderr in an order that is lost or that an earlier release did not prove",
+            "{} wrote to stdout and stderr in an order that is lost, or that an earlier release did not protect",
             term::count(unproven_orders, "run")
         ));
     }

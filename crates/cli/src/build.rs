@@ -1,7 +1,6 @@
-//! Which build of the program this is; `build.rs` beside the manifest finds it out.
+//! The build of this program; `build.rs` beside the manifest sets these values.
 
-/// Version, commit (`unknown` where it was built without a repository), profile, and what it was
-/// built for.
+/// Version, commit (`unknown` if built without a repository), profile and target.
 pub(crate) const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (",

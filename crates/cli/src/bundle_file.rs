@@ -1,4 +1,4 @@
-//! The file of a bundle.
+//! Writes the file of a bundle.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use retake_types::RunId;
 
 use crate::Failure;
 
-/// Whether a file can be written there, asked before the work whose result it gets.
+/// Whether a file can be written there. Checked before the work whose result it will hold.
 pub(crate) fn check_place(path: &Path) -> Result<(), Failure> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -22,7 +22,7 @@ pub(crate) fn check_place(path: &Path) -> Result<(), Failure> {
     Err(Failure::File { action: "write", path: path.to_owned(), source: problem })
 }
 
-/// Writes a bundle; a file of its name is complete. Gives how many runs it has.
+/// Writes a bundle; a file under its final name is complete. Returns how many runs it contains.
 pub(crate) fn write(
     store: &Store,
     header: &BundleHeader,

@@ -1,5 +1,5 @@
-//! What a job of a CI system leaves for people: Markdown at the end of a summary file, and lines that
-//! GitHub shows beside the code.
+//! Results of a CI job for people: Markdown appended to a summary file, and lines that GitHub shows
+//! beside the code.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use crate::Failure;
 
-/// Adds to the end of a file: a job has one summary, and several steps write to it.
+/// Appends to a file: several steps of a job write to one summary.
 pub(crate) fn append(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |source| Failure::File { action: "write", path: path.to_owned(), source };
     let mut file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
     file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).map_err(failed)
 }
 
-/// A text in which nothing is Markdown, in one line.
+/// Escapes all Markdown in a text and joins it into one line.
 pub(crate) fn markdown(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
@@ -31,7 +31,7 @@ pub(crate) fn markdown(text: &str) -> String {
     plain
 }
 
-/// A line that GitHub shows as an error of the job. Nothing in the texts can begin another command.
+/// A line that GitHub shows as an error of the job. Escaped, so that no text can begin another command.
 pub(crate) fn github_error(file: Option<(&str, u64)>, title: &str, message: &str) -> String {
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
     let place = file

@@ -21,16 +21,16 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// How the program ends.
 pub(crate) enum Exit {
     Code(u8),
-    /// By this signal, so that the parent process sees it.
+    /// End by this signal, so that the parent process sees it.
     Signal(i32),
 }
 
 impl Exit {
     pub(crate) const OK: Self = Self::Code(0);
-    /// Not found, broken, damaged: the answer is no.
+    /// Not found, broken or damaged: a negative answer.
     pub(crate) const FAILED: Self = Self::Code(1);
     pub(crate) const USAGE: Self = Self::Code(2);
-    /// A refused `exec`, or retake's own failure in one.
+    /// `exec` was refused, or retake itself failed in it.
     pub(crate) const REFUSED: Self = Self::Code(125);
 }
 
@@ -59,7 +59,7 @@ struct Cli {
     command: Command,
 }
 
-// Deferred: describing every option of every command costs a short run more than it gains.
+// Deferred: building the definition of every option of every command costs a short run more than it gains.
 #[derive(Subcommand)]
 #[command(defer = true)]
 enum Command {
@@ -92,7 +92,7 @@ enum Command {
     RunOne(run_one::Args),
 }
 
-/// The agent of a dry run
+/// The agent of a dry run.
 #[derive(clap::Args)]
 struct MockAgent {
     #[arg(last = true)]
@@ -100,8 +100,8 @@ struct MockAgent {
 }
 
 impl Cli {
-    /// What was typed. A plain `retake exec`, of which there are thousands for each other command, does
-    /// not wait for clap, and neither does a plain `retake runs list`.
+    /// Reads the command line. A plain `retake exec`, by far the most frequent command, does not wait for
+    /// clap, and neither does a plain `retake runs list`.
     fn read(typed: &[OsString]) -> Result<Self, clap::Error> {
         Self::read_directly(typed).map_or_else(|| Self::try_parse_from(typed), Ok)
     }
@@ -109,7 +109,7 @@ impl Cli {
     /// A command line that can be read without clap.
     fn read_directly(typed: &[OsString]) -> Option<Self> {
         let (_, words) = typed.split_first()?;
-        // A record can be named before the command as well.
+        // `--store` may also precede the command.
         let (named, words) = match words {
             [option, directory, words @ ..] if option == "--store" => {
                 (vec![option.clone(), directory.clone()], words)
@@ -132,8 +132,8 @@ impl Cli {
     }
 }
 
-/// The directory after `--store`, or that there is none; one that looks like an option, or like nothing, is
-/// clap's to judge.
+/// The directory after `--store`, if it is given. A value that is empty or looks like an option is left
+/// for clap to refuse.
 fn directory(named: &[OsString]) -> Option<Option<OsString>> {
     let Some(directory) = named.get(1) else { return Some(None) };
     let plain = !directory.is_empty() && !directory.as_encoded_bytes().starts_with(b"-");
@@ -146,7 +146,7 @@ pub(crate) fn main() -> Exit {
         Ok(cli) => cli,
         Err(error) => return usage(error, &typed),
     };
-    // An empty variable names nothing, and counts as unset; an empty option is a mistake.
+    // An empty variable counts as unset; an empty option is an error.
     let store = cli.store.as_deref().filter(|store| !store.as_os_str().is_empty());
     let unset = std::env::var_os("RETAKE_STORE").is_some_and(|value| value.is_empty());
     if cli.store.is_some() && store.is_none() && !unset {
@@ -162,11 +162,11 @@ pub(crate) fn main() -> Exit {
     }
 }
 
-/// Every other command. On its own, so that a plain `exec` has none of their values on its stack.
+/// Every other command. A separate function keeps their values off the stack of a plain `exec`.
 #[inline(never)]
 fn carry_out(command: Command, store: Option<&Path>) -> Exit {
     let answered = match command {
-        // Answered already.
+        // Handled by the caller.
         Command::Exec(args) => return exec::exec(*args, store),
         Command::Runs(args) => runs::runs(args, store),
         Command::Again(args) => return again::again(&args, store),
@@ -195,10 +195,10 @@ fn carry_out(command: Command, store: Option<&Path>) -> Exit {
     answered.unwrap_or_else(|failure| failure.tell())
 }
 
-/// Help and versions are answers; anything else is a mistake, which `exec` answers in its own way.
+/// Help and versions are results; anything else is a usage error, which `exec` reports in its own way.
 fn usage(error: clap::Error, typed: &[OsString]) -> Exit {
     let error = in_full(error, typed);
-    // A closed stdout or stderr means that nobody reads it.
+    // A closed stdout or stderr has no reader.
     let print = || _ = error.print();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         print();
@@ -208,7 +208,7 @@ fn usage(error: clap::Error, typed: &[OsString]) -> Exit {
     let executes = subcommand(&options).is_some_and(|name| name == "exec" || name == "again");
     if !executes {
         print();
-        // So says the specification of agents.
+        // Required by the specification of agents.
         let agent = subcommand(&options).is_some_and(|name| name == "agent");
         return if agent { Exit::FAILED } else { Exit::USAGE };
     }
@@ -236,7 +236,7 @@ fn subcommand<'a>(options: &[&'a OsString]) -> Option<&'a OsString> {
     None
 }
 
-/// Help that lists commands needs what was deferred, and so does advice.
+/// Help that lists commands needs the deferred definitions, and so do suggestions.
 fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -252,8 +252,8 @@ fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
     }
 }
 
-/// An option that `exec` does not know, most often one of the command. clap advises to put that
-/// option alone after `--`, where `exec` takes it for the command.
+/// An unknown option of `exec` most often belongs to the command. clap suggests putting that option
+/// alone after `--`, where `exec` would take it for the command.
 fn before_the_command(mut error: clap::Error) -> clap::Error {
     error.remove(ContextKind::Suggested);
     if error.get(ContextKind::SuggestedArg).is_none() {
@@ -265,7 +265,7 @@ fn before_the_command(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// An unknown command, with those that the user may have meant: never an internal one.
+/// An unknown command, with suggestions that never include an internal command.
 fn suggesting(mut error: clap::Error) -> clap::Error {
     let text = |value: &ContextValue| match value {
         ContextValue::String(text) => vec![text.clone()],
@@ -286,7 +286,7 @@ fn suggesting(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The commands below another one that have this name, and the one that runs a command.
+/// Subcommands of other commands that have this name, and the command that runs a program.
 fn commands_named(word: &str) -> Vec<String> {
     let mut found = Vec::new();
     if word == "run" {
@@ -313,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    /// Words of command lines of `exec`: every option in each of its forms, values, and mistakes.
+    /// Words for command lines of `exec`: every option in each of its forms, values, and errors.
     fn words() -> Vec<String> {
         let mut words: Vec<String> =
             ["-q", "-qq", "--", "-", "", "echo hi", "5", "a=b", "-1", "--help"]
@@ -372,7 +372,7 @@ mod tests {
             let clap = Cli::try_parse_from(words(line)).ok().and_then(exec_args);
             assert!(read.is_some() && read == clap, "{line}");
         }
-        // A mistake is clap's to explain.
+        // Errors are left for clap to explain.
         for line in ["retake exec --timeout", "retake exec --exact -- x", "retake exec --no -- x"] {
             assert!(Cli::read_directly(&words(line)).is_none(), "{line}");
         }

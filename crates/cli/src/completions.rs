@@ -1,4 +1,4 @@
-//! `retake completions`: for the shells, from the one definition of the command line.
+//! `retake completions`: generated from the definition of the command line.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 enum Action {
     /// Install the script for bash, zsh or fish, in the user's own directories
     Install {
-        /// The shell to complete in [default: the one that SHELL names]
+        /// The shell to complete in [default: from SHELL]
         #[arg(value_enum)]
         shell: Option<Shell>,
     },
@@ -44,17 +44,17 @@ pub(super) fn completions(args: &Args, definition: Command) -> Result<Exit, Fail
 }
 
 fn script(shell: Shell, mut definition: Command) -> Vec<u8> {
-    // Into memory first: the generator would panic at a closed pipe.
+    // Into memory first: the generator panics if the pipe is closed.
     let mut script = Vec::new();
     generate(shell, &mut definition, "retake", &mut script);
     script
 }
 
-/// Where a shell finds the scripts of a user, and what else it needs.
+/// Where a shell looks for a user's scripts, and what else it needs.
 fn destination(shell: Shell) -> Result<(PathBuf, &'static str), Failure> {
     let home = std::env::home_dir()
         .filter(|home| home.is_absolute())
-        .ok_or_else(|| Failure::Refused("there is no home directory to install into".into()))?;
+        .ok_or_else(|| Failure::Refused("there is no home directory; set HOME".into()))?;
     let below = |variable: &str, default: &str| {
         let given = std::env::var_os(variable).map(PathBuf::from);
         given.filter(|path| path.is_absolute()).unwrap_or_else(|| home.join(default))

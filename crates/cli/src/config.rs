@@ -1,4 +1,4 @@
-//! `retake config`: what is configured, and where that was said.
+//! `retake config`: every configured value, and its source.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,7 +71,7 @@ pub(super) fn config(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-/// As it would stand in a configuration file.
+/// The value as written in a configuration file.
 fn text(value: &Value) -> String {
     match value {
         Value::Words(words) => format!("[{}]", words.join(", ")),

@@ -1,5 +1,5 @@
-//! What every command that runs something starts from: the project, its configuration, and where
-//! notices go.
+//! What every command that runs something needs: the project, its configuration, and where notices
+//! are printed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use retake_store::Store;
 
 use crate::{Failure, term, words};
 
-/// Where we are, or the root where that is gone.
+/// The current directory, or the root if it no longer exists.
 pub(crate) fn here() -> PathBuf {
     std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"))
 }
 
-/// The project and its configuration, found from where we are.
+/// The project of the current directory, and its configuration.
 pub(crate) fn open(store: Option<&Path>) -> Result<(Project, Config), Failure> {
     let project = Project::find(&here(), store)?;
     let config = Config::load(project.root.as_deref())?;
     Ok((project, config))
 }
 
-/// Says notices on stderr; where the record is only once.
+/// Prints notices on stderr; the one about the record's location only once.
 pub(crate) fn notify() -> Notify {
     static PLACE_SAID: AtomicBool = AtomicBool::new(false);
     Arc::new(|notice: Notice| {
@@ -37,7 +37,7 @@ pub(crate) fn notify() -> Notify {
     })
 }
 
-/// The same for a command that runs something: it says nothing about other runs.
+/// The same for a command that runs something: without notices about other runs.
 pub(crate) fn notify_of_own_runs() -> Notify {
     Arc::new(|notice: Notice| {
         if !notice.is_about_other_runs() {
@@ -58,8 +58,7 @@ pub(crate) fn collect_remote(store: &mut Store, notify: &Notify) {
     let _ = (store, notify);
 }
 
-/// What can wait until the answer is printed: old runs are erased, and the team's database is
-/// brought up to date.
+/// Work that waits until the result is printed: erase old runs, and push to the team's database.
 pub(crate) fn finish(ended: EndedWorker, config: &Config) {
     if let Some(store) = ended.retain() {
         push(store.path(), config);

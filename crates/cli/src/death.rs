@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How many steps are still survived.
+/// How many steps are left before the kill.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn plan() {
@@ -15,7 +15,7 @@ pub(crate) fn plan() {
 }
 
 fn pass(point: &'static str) {
-    // Beyond the last one it wraps around, and is not met again.
+    // After the last step the counter wraps around, and never gets here again.
     if point.starts_with("loop: ") && LEFT.fetch_sub(1, Ordering::Relaxed) == 1 {
         // SAFETY: a signal to this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };

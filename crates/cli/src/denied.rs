@@ -1,4 +1,4 @@
-//! What a sandbox denied, and what a confined run left, as the command line says it.
+//! The messages about what a sandbox denied, and about files that a confined run left.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use retake_types::{LeftFile, ReportedRuns, RunRequest, SandboxReport, text};
 
 use crate::network_words;
 
-/// How many are said at the end of a run; all that are recorded are in `runs show`.
+/// How many are printed at the end of a run; `runs show` prints all that are recorded.
 const SAID: usize = 10;
 
-/// Everything that a sandbox has to tell at the end of a run, but for the promises it does not keep.
+/// Everything that a sandbox reports at the end of a run, except for the promises it does not keep.
 pub(crate) fn lines(report: &SandboxReport, request: &RunRequest) -> Vec<String> {
     let mut lines = left_lines(report);
     lines.extend(report.reported.as_ref().and_then(not_reported));
@@ -20,7 +20,7 @@ pub(crate) fn lines(report: &SandboxReport, request: &RunRequest) -> Vec<String>
     lines
 }
 
-/// What was denied, with the option that would allow each.
+/// What was denied, each with the option that allows it.
 fn denied_lines(report: &SandboxReport, request: &RunRequest) -> Vec<String> {
     let (denied, unlisted) = denied_text::lines(report, request);
     let mut lines: Vec<String> = denied.iter().take(SAID).map(with_remedy).collect();
@@ -46,7 +46,7 @@ fn with_remedy(line: &DeniedLine) -> String {
     format!("denied: {}{remedy}", line.what)
 }
 
-/// What the run left that this machine may execute later, and how to bring back what was moved.
+/// Files left by the run that this machine may execute later, and how to restore those that were moved.
 fn left_lines(report: &SandboxReport) -> Vec<String> {
     let Some(left) = &report.left_for_host else { return Vec::new() };
     let mut lines: Vec<String> = left.files.iter().take(SAID).map(left_line).collect();
@@ -56,24 +56,24 @@ fn left_lines(report: &SandboxReport) -> Vec<String> {
     }
     if !left.complete {
         lines.push(
-            "the project is very large: not all of it was searched for what this machine may execute later"
+            "the project is very large: not all of it was searched for files that this machine may execute later"
                 .to_owned(),
         );
     }
     lines
 }
 
-/// Which runs inside are not in the record.
+/// Runs inside of the sandbox that are missing in the record.
 fn not_reported(reported: &ReportedRuns) -> Option<String> {
     let ReportedRuns { runs, refused, incomplete } = reported;
     let taken = text::count(*runs, "run");
     match (refused, incomplete) {
         (0, false) => None,
         (_, true) => Some(format!(
-            "{taken} inside of the sandbox recorded; there were more than can be read or taken over"
+            "{taken} inside of the sandbox recorded; more exist than can be read or imported"
         )),
         (refused, false) => Some(format!(
-            "{taken} inside of the sandbox recorded; {} refused, being known already or impossible",
+            "{taken} inside of the sandbox recorded; {} refused: already recorded, or not valid",
             text::count(*refused, "other")
         )),
     }
@@ -90,7 +90,7 @@ pub(crate) fn left_line(file: &LeftFile) -> String {
         }
         Some(to) => {
             let words = [to, &file.path].map(|path| path.to_string_lossy().into_owned());
-            // What was put back in its place must not be kept.
+            // Do not keep the file that replaced it.
             let restore = quote(["mv", "-fT", "--", &words[0], &words[1]]);
             format!(
                 "moved aside: {} {}{names}; restore with: {restore}",

@@ -1,4 +1,4 @@
-//! `retake doctor`: is the record whole, is everything in its place, is anything left running?
+//! `retake doctor`: checks the record, the location of its files, and for processes left running.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Repair damage, mark interrupted runs, move orphaned files aside, kill leftover processes
     #[arg(long)]
     repair: bool,
-    /// Mark runs on other machines as lost where their results cannot be reached, even if the
+    /// Mark runs on other machines as lost if their results cannot be reached, even if the
     /// results may still exist
     #[arg(long)]
     give_up: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Args {
 struct Document {
     ok: bool,
     store: String,
-    /// Why it is there.
+    /// Why the record is there.
     location: String,
     /// Where `--move` moves it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,16 +67,16 @@ struct Document {
     output_bytes: u64,
     spool_bytes: u64,
     free_bytes: Option<u64>,
-    /// Why a database does not have all of it yet. The next push makes up for it.
+    /// Why the database lacks recent runs. The next push sends them.
     #[serde(skip_serializing_if = "Option::is_none")]
     push_failed: Option<String>,
-    /// How runs can be confined here: `full`, `landlock` or `none`.
+    /// How runs can be confined on this machine: `full`, `landlock` or `none`.
     sandbox: &'static str,
     landlock_abi: u32,
-    /// Whether system calls can be filtered, and what is denied reported.
+    /// Whether system calls can be filtered, and denials reported.
     seccomp: bool,
     seccomp_notification: bool,
-    /// Why not fully.
+    /// Why runs cannot be confined fully.
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox_lacks: Option<String>,
     problems: Vec<String>,
@@ -137,7 +137,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     Ok(if document.ok { Exit::OK } else { Exit::FAILED })
 }
 
-/// Moves the record to where it would be made today. Says what was done.
+/// Moves the record to its default location. Returns what was done.
 fn relocate(project: &Project) -> Result<String, Failure> {
     let location = project.location()?;
     if location.reason == LocationReason::Given {
@@ -158,7 +158,7 @@ fn relocate(project: &Project) -> Result<String, Failure> {
     Ok(format!("from {} to {}{how}", from.display(), to.display()))
 }
 
-/// What is wrong with where the record is.
+/// What is wrong with the location of the record.
 fn location_problem(location: &RecordLocation) -> Option<String> {
     if let Some(from) = location.interrupted_move() {
         return Some(format!(
@@ -185,14 +185,14 @@ fn push_failed(store: &Path) -> Option<String> {
     }
 }
 
-/// What was done about runs on other machines that cannot be followed, and what was not.
+/// Messages about runs on other machines that cannot be followed.
 #[derive(Default)]
 struct MissingRunsText {
     recorded: Vec<String>,
     left: Vec<String>,
 }
 
-/// Looks for runs on other machines whose results cannot be looked for.
+/// Finds runs on other machines whose results cannot be reached.
 #[cfg(feature = "slurm")]
 fn missing_runs(record: &Record, args: &Args) -> Result<MissingRunsText, Failure> {
     use retake_slurm::abandoned_batches::{RecordAsLost, record_missing};
@@ -202,14 +202,14 @@ fn missing_runs(record: &Record, args: &Args) -> Result<MissingRunsText, Failure
         (false, true) => RecordAsLost::Removed,
         (false, false) => RecordAsLost::Nothing,
     };
-    // Without a mark of a run on another machine there is nothing to look for, and nothing to open.
+    // Without marks of runs on other machines there is nothing to search, and the record stays closed.
     let root = &record.project.location()?.store;
     if !retake_store::has_remote_runs(root) {
         return Ok(MissingRunsText::default());
     }
     let mut store = match Store::open(root) {
         Ok(store) => store,
-        // What is wrong with the record itself is found below.
+        // Damage to the record is reported by the checks below.
         Err(_) if which == RecordAsLost::Nothing => return Ok(MissingRunsText::default()),
         Err(error) => return Err(error.into()),
     };
@@ -386,10 +386,10 @@ fn end_leftovers(record: &Record) -> Result<Vec<String>, Failure> {
         .collect())
 }
 
-/// Processes of runs of this record that are over and were not allowed to leave any.
+/// Processes of this record's runs that have ended and were not allowed to leave any.
 fn leftovers(store: &Store) -> Vec<Leftover> {
     let abandoned = |leftover: &Leftover| {
-        // A run of another record is another doctor's patient.
+        // Runs of other records are left to `doctor` there.
         let Ok(run) = store.get(leftover.run) else { return false };
         run.state != State::Running
             && leftover.began_after(run.intent.start_time)
@@ -398,8 +398,8 @@ fn leftovers(store: &Store) -> Vec<Leftover> {
     leftovers::marked().into_iter().filter(abandoned).collect()
 }
 
-/// Whether a run was allowed to leave processes. What those start later carries the same mark, so
-/// one that was kept excuses all.
+/// Whether a run was allowed to leave processes. Processes that those start later inherit the same mark,
+/// so one allowed process excuses all.
 fn left_some_on_purpose(run: &Run) -> bool {
     let left = run.outcome.as_ref().map_or(&[][..], |outcome| &outcome.left_processes);
     left.iter().any(|process| process.fate == LeftFate::Kept)

@@ -1,5 +1,5 @@
-//! `retake doctor --report FILE`: one file for a bug report, without secrets and without what the
-//! user's commands are.
+//! `retake doctor --report FILE`: one file for a bug report, without secrets and without the user's
+//! commands.
 
 use std::fmt::Write;
 use std::fs::OpenOptions;
@@ -21,7 +21,7 @@ use crate::{Failure, build, context, term};
 /// How many of the newest runs are listed.
 const RUNS: usize = 20;
 
-/// Writes the report, into a file that does not exist yet. `findings` is what `doctor` prints.
+/// Writes the report to a new file. `findings` is the output of `doctor`.
 pub(crate) fn write(path: &Path, findings: &str, record: &Record) -> Result<(), Failure> {
     let failed =
         |source| Failure::File { action: "write the report to", path: path.into(), source };
@@ -85,7 +85,7 @@ fn machine() -> String {
     text
 }
 
-/// Numbers and choices as they are; a text only as set, because it may be anybody's.
+/// Numbers and choices are printed; of a text only that it is set, because it may be private.
 fn settings(config: &Config) -> String {
     let mut text = String::new();
     let set = config.entries().filter(|(_, _, source)| **source != ValueSource::Default);
@@ -144,7 +144,7 @@ fn line(run: &Run) -> String {
     text
 }
 
-/// Without secrets, and with `~` for the home directory.
+/// Removes secrets, and replaces the home directory by `~`.
 fn clean(text: &str, config: Option<&Config>) -> String {
     let redactor = match config {
         None => Redactor::shapes(),

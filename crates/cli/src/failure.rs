@@ -1,4 +1,4 @@
-//! Why a command could not do its work. The kind decides the exit code.
+//! Why a command failed. The kind decides the exit code.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub(crate) enum Failure {
     Project(#[from] ProjectError),
     #[error("{}", words::store_error(.0))]
     Store(#[from] retake_store::Error),
-    /// The same of a command that gives space back, and cannot be determined to use itself.
+    /// The same for a command that frees space, to which the usual advice does not apply.
     #[error("{}", words::erasing_error(.0))]
     Erasing(retake_store::Error),
     #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]
@@ -33,7 +33,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Each problem by itself, where there are several.
+    /// All problems, one by one.
     pub(crate) fn problems(&self) -> Vec<String> {
         match self {
             Self::Config(errors) => errors.0.clone(),
@@ -48,10 +48,10 @@ impl Failure {
         }
     }
 
-    /// Says what happened, and what to exit with.
+    /// Prints the message, and returns the exit code.
     pub(crate) fn tell(&self) -> Exit {
         match self {
-            // Nobody reads any more: end as quietly as every other filter does.
+            // The reader is gone: end silently, like any other filter.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return Exit::Signal(libc::SIGPIPE);
             }

@@ -17,7 +17,7 @@ pub(crate) struct Args {
     words: Vec<String>,
 }
 
-/// Something to know about every command.
+/// Help about something that all commands share.
 pub(crate) struct Topic {
     pub(crate) name: &'static str,
     about: &'static str,
@@ -48,7 +48,7 @@ pub(crate) const TOPICS: [Topic; 5] = [
     Topic { name: "ids", about: "How to name a run", text: include_str!("help/ids.txt") },
 ];
 
-/// The end of the program's own help.
+/// The list of topics at the end of the program's help.
 pub(crate) fn topics() -> String {
     let width = TOPICS.iter().map(|topic| topic.name.len()).max().unwrap_or(0);
     let mut text = "Topics, for `retake help TOPIC`:\n".to_owned();
@@ -77,7 +77,7 @@ pub(super) fn help(args: &Args, mut definition: Command) -> Result<Exit, Failure
             let topics = TOPICS.map(|topic| topic.name).join(", ");
             let message = format!("'{word}' is neither a command nor a topic ({topics})");
             let error = definition.error(ErrorKind::InvalidValue, message);
-            // A closed stderr means that nobody reads it.
+            // A closed stderr has no reader.
             _ = error.print();
             Ok(Exit::USAGE)
         }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{Exit, Failure};
 use crate::{context, term};
 
-/// What stays out of version control. Instructions, prompts, templates and logs are the user's to
+/// Files to keep out of version control. Instructions, prompts, templates and logs are for the user to
 /// commit.
 const IGNORE: &str = "\
 # Data, locks and caches; everything else here is yours to commit.
@@ -69,15 +69,15 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-/// Makes a project of a directory, and takes over the runs that were made below it before. Gives
-/// what was made.
+/// Makes a directory a project, and copies earlier runs below it. Returns the files and directories that
+/// were created.
 pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     let agent = root.join(".agent");
     fs::create_dir_all(&agent).map_err(failed("create", &agent))?;
     let file = agent.join("config.yml");
     if !create(&file, &commented_defaults())? {
         return Err(Failure::Refused(format!(
-            "this is a project already: {} exists; edit it, or remove it first",
+            "this is already a project: {} exists; edit it, or remove it first",
             file.display()
         )));
     }
@@ -86,7 +86,7 @@ pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     if create(&ignore, IGNORE)? {
         created.push(ignore);
     }
-    // What the team's database knows the project by where it has no remote repository.
+    // Identifies the project in the team's database if it has no remote repository.
     created.extend(project_identity::make_id(root).map_err(failed("create", &agent))?);
     let notify = context::notify();
     if let Err(error) = Project::find(root, None)?.take_over_earlier(&notify) {
@@ -95,7 +95,7 @@ pub(super) fn make(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(created)
 }
 
-/// `false` when there is something of that name already.
+/// `false` if a file of that name exists.
 fn create(path: &Path, text: &str) -> Result<bool, Failure> {
     let opened = OpenOptions::new().write(true).create_new(true).open(path);
     match opened.and_then(|mut file| file.write_all(text.as_bytes())) {

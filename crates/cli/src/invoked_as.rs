@@ -1,20 +1,20 @@
-//! Other names of the program. Through a link with the name of a program that retake replaces, its
-//! commands can be typed as they always were.
+//! Other names of the program. Through a link with the name of a program that retake replaces, that
+//! program's command lines keep working.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// The name of a program, and the command of retake that answers for it.
+/// The name of a program, and the command of retake that replaces it.
 const NAMES: [(&str, Option<&str>); 3] =
     [("acode", None), ("claude-iterate", Some("agent")), ("chrome-ranger", Some("matrix"))];
 
-/// The command line as retake reads it: called `claude-iterate run x`, it is `retake agent run x`.
+/// The command line in full: `claude-iterate run x` becomes `retake agent run x`.
 pub(crate) fn in_full(mut typed: Vec<OsString>) -> Vec<OsString> {
     let name = typed.first().and_then(|program| Path::new(program).file_name());
     let known = NAMES.iter().find(|(known, _)| name == Some(OsStr::new(known)));
     if let Some((_, command)) = known {
         typed[0] = "retake".into();
-        // The version is the program's, whatever it is called.
+        // The version is always retake's own.
         let version = typed.get(1).is_some_and(|word| word == "--version" || word == "-V");
         if let (Some(command), false) = (command, version) {
             typed.insert(1, (*command).into());

@@ -1,7 +1,7 @@
-//! The program behind the `retake` command: arguments, words, tables, progress. `main.rs` only
-//! enters it; everything that is done is done by the crates below.
+//! The program behind the `retake` command: arguments, messages, tables, progress. `main.rs` only
+//! calls it; the crates below do all the work.
 //!
-//! One file or folder for each subcommand; what they share is in [`record`], [`context`], [`words`]
+//! One file or folder for each subcommand; shared code is in [`record`], [`context`], [`words`]
 //! and [`term`].
 
 mod again;
@@ -53,7 +53,7 @@ use retake_runner::signals;
 pub(crate) use commands::Exit;
 pub(crate) use failure::Failure;
 
-/// Does what the command line asks for and says what to exit with.
+/// Runs the command line and returns the exit code.
 pub fn main() -> i32 {
     signals::fill_stdio();
     signals::remember();
@@ -63,7 +63,7 @@ pub fn main() -> i32 {
         Exit::Code(code) => i32::from(code),
         Exit::Signal(signal) => {
             signals::die_of(signal);
-            // The first process of a namespace, as in a container, is not killed by its own signals.
+            // The first process of a pid namespace, as in a container, is not killed by its own signals.
             128 + signal
         }
     }

@@ -1,4 +1,4 @@
-//! `retake man`: manual pages, from the one definition of the command line.
+//! `retake man`: manual pages, generated from the definition of the command line.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub(super) fn man(args: &Args, definition: Command) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-/// A page for the command and each of its own; `help` is a way to ask, not a command.
+/// One page for each command. `help` gets none: it only prints the pages of the others.
 fn pages(command: Command, directory: &Path) -> io::Result<()> {
     for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
         pages(inner.clone(), directory)?;

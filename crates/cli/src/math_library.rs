@@ -1,9 +1,9 @@
-//! The mathematical functions that the program uses, found when first called.
+//! The mathematical functions of the program, looked up when first called.
 //!
-//! They are few and serve statistics. Linked in the usual way, the loader would map and relocate the
-//! library that has them at every start, which costs a short `exec` a twentieth of its time. They are
-//! the library's own functions, so that results are the same either way. A function that is missing
-//! here is linked in the usual way; a test of `exec` names it.
+//! Only statistics use them. Linked in the usual way, the loader would map and relocate libm at every
+//! start, which costs a short `exec` a twentieth of its time. The functions are libm's own, so the
+//! results are the same either way. A function that is missing here is linked in the usual way; a test
+//! of `exec` reports it.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -38,7 +38,7 @@ functions! {
     sin(x);
 }
 
-/// The library's function of this name. Two threads that look at once find the same.
+/// The library's function of this name. Threads that look it up at the same time find the same one.
 fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = found.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -49,8 +49,8 @@ fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
         let library = libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() { ptr::null_mut() } else { libc::dlsym(library, name.as_ptr()) }
     };
-    // It is a part of the C library, without which the program would not run.
-    assert!(!function.is_null(), "{LIBRARY:?} has no {name:?}: install the C library anew");
+    // libm belongs to the C library, without which the program would not run.
+    assert!(!function.is_null(), "{LIBRARY:?} has no {name:?}: reinstall the C library");
     found.store(function, Ordering::Relaxed);
     function
 }

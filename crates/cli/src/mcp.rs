@@ -1,4 +1,4 @@
-//! `retake mcp`: the server for agents, its policy, and its entry in their configuration.
+//! `retake mcp`: the server for agents, a check of its policy, and its entry in their configuration.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::{Exit, Failure, context, term};
 
 /// Serve agents over the Model Context Protocol, and record their commands
 ///
-/// Speaks on stdin and stdout, as MCP clients start it; `retake mcp install CLIENT` sets that up.
+/// Uses stdin and stdout, as MCP clients expect; `retake mcp install CLIENT` configures a client.
 /// `mcp.policy` in `.agent/config.yml` sets what clients may run. Commands run in a sandbox where
 /// this machine supports one, unless --sandbox=off or `sandbox.mcp` disables it.
 #[derive(clap::Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Print whether the policy allows a client to run this command; if not, why, and exit with 1
     #[arg(long, value_name = "COMMAND")]
     check: Option<String>,
-    /// With --check: where the command would run
+    /// With --check: the working directory of the command
     #[arg(long, value_name = "DIR", requires = "check")]
     cwd: Option<PathBuf>,
     #[command(flatten)]
@@ -53,7 +53,7 @@ enum Command {
     },
 }
 
-/// Whose configuration.
+/// The configuration to change.
 #[derive(clap::Args)]
 struct Entry {
     /// The client
@@ -96,7 +96,7 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         None => {}
     }
     let mut config = Config::load(project.root.as_deref())?;
-    // A server that one call starts can be asked by the next.
+    // A server that one call starts must be reachable for the next call.
     let run_context = context::run_context(&project, &config).with_one_network();
     let choice = sandbox_choice(&args.sandbox, &config)?;
     let sandbox = ServerSandbox::new(choice, &config.policy, &run_context, &here);
@@ -111,7 +111,7 @@ pub(super) fn mcp(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     serve((&project, run_context), config, sandbox, here)
 }
 
-/// How commands are to be confined: as far as possible, where nobody says how.
+/// How to confine commands: as far as possible, unless configured otherwise.
 fn sandbox_choice(args: &SandboxArgs, config: &Config) -> Result<SandboxChoice, Failure> {
     let usual = Some(SandboxMode::BestEffort);
     let request = exec::sandbox_or(SandboxedCommand::Mcp, args, config, usual)?;
@@ -121,7 +121,7 @@ fn sandbox_choice(args: &SandboxArgs, config: &Config) -> Result<SandboxChoice, 
     })
 }
 
-/// Serves the client on stdin and stdout until it is gone.
+/// Serves the client on stdin and stdout until it disconnects.
 fn serve(
     (project, run_context): (&Project, Arc<RunContext>),
     config: Config,
@@ -147,7 +147,7 @@ fn serve(
     Ok(match ended {
         ServerEnd::ClientGone => Exit::OK,
         ServerEnd::NotServed(why) => {
-            term::say(&format!("the client could not be served: {why}"));
+            term::say(&format!("serving the client failed: {why}"));
             Exit::OK
         }
         ServerEnd::Signal(signal) => Exit::Signal(signal),

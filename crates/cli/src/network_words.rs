@@ -1,11 +1,11 @@
-//! What a confined run wanted of the network, in words.
+//! Messages about a confined run's use of the network.
 
 use retake_types::{NetworkUse, SandboxReport, text};
 
 /// How many refused hosts are named after a run.
 const NAMED: usize = 10;
 
-/// One line for each refused host, with the option that would allow it.
+/// One line for each refused host, with the option that allows it.
 pub(crate) fn refused(report: &SandboxReport) -> Vec<String> {
     let all: Vec<&NetworkUse> = report.network.iter().filter(|used| !used.allowed).collect();
     let mut lines: Vec<String> =
@@ -18,7 +18,7 @@ pub(crate) fn refused(report: &SandboxReport) -> Vec<String> {
     lines
 }
 
-/// Every host that was asked for.
+/// Every host that was requested.
 pub(crate) fn lines(report: &SandboxReport) -> Vec<String> {
     let line = |used: &NetworkUse| match used.allowed {
         false => format!("refused {}, {}", refusal(used), text::count(used.requests, "request")),

@@ -1,5 +1,5 @@
-//! Runs of this program itself, in a temporary project that is removed afterwards: for the tour and
-//! the self-test.
+//! Runs this program itself in a temporary project that is removed afterwards: for the tour and the
+//! self-test.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -15,7 +15,7 @@ use retake_types::{RefusalReason, RunId, Stream};
 
 use super::Failure;
 
-/// More than any of them takes.
+/// Longer than any of them takes.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A temporary project, with configuration and data directories of its own.
@@ -26,16 +26,16 @@ pub(crate) struct OwnRuns {
     home: PathBuf,
 }
 
-/// What a program answered.
+/// The result of a program.
 pub(crate) struct Answer {
-    /// None where a signal ended it.
+    /// `None` if a signal terminated it.
     pub(crate) exit_code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
 }
 
 impl OwnRuns {
-    /// `name` becomes a part of the directory's.
+    /// `name` becomes part of the directory's name.
     pub(crate) fn new(name: &str) -> Result<Self, Failure> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Failure::Refused(format!("{what}: {error}"))
@@ -50,20 +50,22 @@ impl OwnRuns {
         };
         Ok(Self {
             keeper: Keeper::start(settings).map_err(|e| failed("cannot start a process", &e))?,
-            cancel: signals::install(1).map_err(|e| failed("no event descriptor", &e))?[0].clone(),
+            cancel: signals::install(1)
+                .map_err(|e| failed("cannot create an event descriptor", &e))?[0]
+                .clone(),
             program: std::env::current_exe()
                 .map_err(|e| failed("retake cannot find its own program", &e))?,
             home,
         })
     }
 
-    /// Removes everything. Gives the signal that asked to stop, if one did.
+    /// Removes everything. Returns the signal that asked to stop, if any.
     pub(crate) fn end(self) -> Option<i32> {
         let Self { keeper, cancel, home, .. } = self;
         let stopped = cancel.requested();
         drop(keeper);
         signals::uninstall();
-        // What cannot be removed is in the temporary directory.
+        // Best effort: the directory is among temporary files.
         _ = std::fs::remove_dir_all(&home);
         stopped
     }
@@ -94,7 +96,7 @@ impl OwnRuns {
         self.run_words(set, words.collect(), attach, observer)
     }
 
-    /// Runs retake with these arguments and keeps what it prints.
+    /// Runs retake with these arguments and captures its output.
     pub(crate) fn ask(
         &mut self,
         set: &[(&str, &str)],
@@ -105,7 +107,7 @@ impl OwnRuns {
         self.answer(set, words.collect())
     }
 
-    /// Runs a script that is not retake's, with retake as `$RETAKE`.
+    /// Runs a shell script, with this program as `$RETAKE`.
     pub(crate) fn script(&mut self, script: &str) -> std::io::Result<Answer> {
         let program = self.program.to_string_lossy().into_owned();
         let words = ["sh", "-c", script].map(OsString::from);
@@ -135,7 +137,7 @@ impl OwnRuns {
         let mut request = Launch::new(words);
         request.cwd = self.project();
         request.timeout = Some(TIMEOUT);
-        // Looks as it would in the user's own terminal.
+        // The output looks as in the user's own terminal.
         request.pty = attach.stdout.is_some() && std::io::stdout().is_terminal();
         let ours = |known: &Variable| known.name().to_string_lossy().starts_with("RETAKE_");
         request.environment.retain(|known| !ours(known));

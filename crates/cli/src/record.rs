@@ -1,4 +1,4 @@
-//! The record as the commands use it: found, opened, and tended once a command has answered.
+//! The record as commands use it: find it, open it, and maintain it after the result is printed.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -11,10 +11,10 @@ use retake_types::Run;
 
 use crate::{Failure, context, term, words};
 
-/// How many candidates an ambiguous id is answered with.
+/// How many candidates for an ambiguous id are shown.
 const SHOWN: usize = 10;
 
-/// Where the record is, and whether someone said so.
+/// The location of the record, and whether it was given.
 pub(crate) struct Record {
     pub(crate) project: Project,
     named: bool,
@@ -29,13 +29,13 @@ impl Record {
         Ok(Self { project, named: given.is_some() })
     }
 
-    /// For reading; nothing is changed.
+    /// For reading; changes nothing.
     pub(crate) fn read(&self) -> Result<Store, Failure> {
         Ok(self.project.read_store()?)
     }
 
-    /// For reading many runs: where nothing was recorded yet there are simply none. A store that
-    /// was named and is not there is a mistake.
+    /// For reading many runs: a record that does not exist yet has none. A store that was given and does not
+    /// exist is an error.
     pub(crate) fn read_if_any(&self) -> Result<Option<Store>, Failure> {
         match self.project.read_store() {
             Err(Error::NoStore { .. }) if !self.named => Ok(None),
@@ -43,8 +43,8 @@ impl Record {
         }
     }
 
-    /// Says that there is nothing to show. On a terminal it names the record, because it may be
-    /// another one than expected.
+    /// Says that nothing matches. On a terminal it names the record, because it may be another one than
+    /// expected.
     pub(crate) fn say_empty(&self, text: &str, read: Option<&Store>) {
         let store = read.map(Store::path).or_else(|| self.project.store().ok());
         match store.filter(|_| std::io::stderr().is_terminal()) {
@@ -53,13 +53,13 @@ impl Record {
         }
     }
 
-    /// For changing what is there; does not make a record where there is none.
+    /// For changing existing runs; does not create a record.
     pub(crate) fn change(&self) -> Result<Store, Failure> {
         drop(self.read()?);
         self.add()
     }
 
-    /// For adding to it; makes one where there is none.
+    /// For adding runs; creates a record if there is none.
     pub(crate) fn add(&self) -> Result<Store, Failure> {
         let mut store = self.project.open_store(&context::notify())?;
         recover(&mut store);
@@ -67,14 +67,14 @@ impl Record {
     }
 }
 
-/// Marks runs and loops whose runner died, and collects the results of runs on other machines.
+/// Marks runs and loops whose runner died, and collects results from other machines.
 pub(crate) fn recover(store: &mut Store) {
     let notify = context::notify();
     recovery::recover(store, &notify);
     context::collect_remote(store, &notify);
 }
 
-/// The one run that a text names; an ambiguous text is answered with the candidates.
+/// The one run that `text` names; for an ambiguous text the error lists the candidates.
 pub(crate) fn find(store: &Store, text: &str) -> Result<Run, Failure> {
     match store.find(text) {
         Err(Error::Ambiguous { text, candidates }) => {
@@ -95,7 +95,7 @@ pub(crate) fn find(store: &Store, text: &str) -> Result<Run, Failure> {
     }
 }
 
-/// What a reading command does for the record once it has answered.
+/// Maintenance of the record after a reading command has printed its result.
 pub(crate) fn tend(store: Store) {
     recovery::tend(store, &context::notify());
 }

@@ -1,5 +1,5 @@
-//! `docs/commands.md` and `docs/configuration.md`, written from the definitions of the command line
-//! and of the keys. A stale page fails the test; `cargo xtask docs` writes them anew.
+//! `docs/commands.md` and `docs/configuration.md`, generated from the definitions of the command line
+//! and of the keys. A stale page fails the test; `cargo xtask docs` regenerates them.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -69,7 +69,7 @@ fn command(page: &mut String, command: &Command, outer: &str) {
     let usage =
         usage.trim_start_matches("Usage:").lines().map(|line| format!("    {}\n", line.trim()));
     page.extend(usage);
-    // The same for all; said once, at the top.
+    // The same for all commands; listed once, at the top.
     let inherited = |arg: &&Arg| !outer.is_empty() && (arg.is_global_set() || standard(arg));
     let own: Vec<&Arg> =
         command.get_arguments().filter(|arg| !arg.is_hide_set() && !inherited(arg)).collect();
@@ -123,7 +123,7 @@ fn meaning(arg: &Arg) -> String {
     text
 }
 
-/// As it can stand in a cell of a table.
+/// Escaped for a cell of a table.
 fn cell(text: &str) -> String {
     let joined: Vec<&str> = text.split_whitespace().collect();
     joined.join(" ").replace('|', "\\|").replace('<', "&lt;")

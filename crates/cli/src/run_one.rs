@@ -1,5 +1,5 @@
-//! `retake __run-one`: executes requests that another retake wrote, on the machine that a scheduler
-//! chose. For schedulers' scripts, not for people.
+//! `retake __run-one`: executes requests that another retake wrote, on a machine that a scheduler chose.
+//! For schedulers' scripts, not for people.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use retake_slurm::node::{self, NodeTask, NodeWords};
 
 use crate::{Exit, context, slurm_words, term, words};
 
-/// Execute the requests of a task and leave one result for each
+/// Execute the requests of a task and write one result for each
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The list of a submission, as BATCH/list/N

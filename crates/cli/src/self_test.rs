@@ -1,4 +1,4 @@
-//! `retake self-test`: proves on this machine what retake promises, with real runs in a temporary
+//! `retake self-test`: verifies on this machine what retake promises, with real runs in a temporary
 //! project.
 
 use std::io::{self, ErrorKind};
@@ -32,7 +32,7 @@ struct CheckResult {
     /// Kept, or not promised here.
     ok: bool,
     promised: bool,
-    /// What was seen instead, or why it is not promised.
+    /// What was observed instead, or why it is not promised here.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
@@ -45,12 +45,12 @@ struct Document<'a> {
     checks: &'a [CheckResult],
 }
 
-/// What a check saw.
+/// The result of a check.
 enum Seen {
     Kept,
     /// What happened instead.
     Broken(String),
-    /// Why it cannot be kept here, as the guide says.
+    /// Why it cannot be kept on this machine, as the guide describes.
     NotPromised(String),
 }
 
@@ -75,7 +75,7 @@ const CHECKS: [Check; 15] = [
     Check { area: "sandbox", promise: "writing outside of the project is denied", run: outside },
     Check { area: "sandbox", promise: "the record cannot be read from inside", run: own_record },
     Check { area: "sandbox", promise: "there is no network", run: network },
-    // The last one: the record is not whole afterwards.
+    // Must be last: it damages the record.
     Check { area: "record", promise: "an edit of the record is found", run: tampering },
 ];
 
@@ -140,7 +140,7 @@ impl CheckResult {
     }
 }
 
-/// Says what is wrong unless it holds.
+/// Broken with this message unless `holds`.
 fn unless(holds: bool, what: impl FnOnce() -> String) -> io::Result<Seen> {
     Ok(if holds { Seen::Kept } else { Seen::Broken(what()) })
 }
@@ -155,7 +155,7 @@ fn ended(answer: &Answer) -> String {
     }
 }
 
-/// Every byte that there is, and none that ends a line.
+/// Every byte except those that end a line.
 fn every_byte() -> (String, Vec<u8>) {
     let script: String = (0..=255).map(|byte| format!("\\{byte:03o}")).collect();
     (format!("printf '{script}'"), (0..=255).collect())
@@ -198,7 +198,7 @@ fn daemon(runs: &mut OwnRuns) -> io::Result<Seen> {
     is_gone(runs, "daemon.pid")
 }
 
-/// Starts a run, kills its runner, and waits for the command to disappear.
+/// Starts a run, kills its runner, and waits until the command is gone.
 const KILL: &str = r#"
     "$RETAKE" exec -- sh -c 'echo $$ > child.pid; exec sleep 600' &
     runner=$!
@@ -218,7 +218,7 @@ fn killed_runner(runs: &mut OwnRuns) -> io::Result<Seen> {
 }
 
 fn interrupted(runs: &mut OwnRuns) -> io::Result<Seen> {
-    // The run of the check before this one whose runner was killed.
+    // The run of the check before this one, whose runner was killed.
     let answer = runs.ask(&[], &["runs", "list", "--json"])?;
     let list: serde_json::Value = serde_json::from_slice(&answer.stdout)?;
     let marked = list.as_array().is_some_and(|runs| {
@@ -232,11 +232,11 @@ fn cpu_limit(runs: &mut OwnRuns) -> io::Result<Seen> {
 }
 
 fn memory_limit(runs: &mut OwnRuns) -> io::Result<Seen> {
-    // One line without end, which tail holds in memory.
+    // A single line without an end, which tail keeps in memory.
     limit(runs, "memory=64M", "head -c 300000000 /dev/zero | tail -n 1")
 }
 
-/// That a command which exceeds a limit is ended because of it.
+/// A command that exceeds a limit is terminated because of it.
 fn limit(runs: &mut OwnRuns, limit: &str, script: &str) -> io::Result<Seen> {
     let line = ["exec", "--quiet", "--json", "--limit", limit, "--timeout", "20", "--"];
     let answer = runs.ask(&[], &[&line[..], &["sh", "-c", script]].concat())?;
@@ -245,8 +245,8 @@ fn limit(runs: &mut OwnRuns, limit: &str, script: &str) -> io::Result<Seen> {
 }
 
 fn process_limit(runs: &mut OwnRuns) -> io::Result<Seen> {
-    // A dot for each process that could be started. Without a control group the tree is counted and
-    // ended, a moment later.
+    // Prints a dot for each process that could be started. Without a cgroup the tree is counted and
+    // terminated a moment later.
     let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 5 & printf .; done; wait";
     let line = ["exec", "--quiet", "--json", "--limit", "procs=6", "--", "sh", "-c", script];
     let answer = runs.ask(&[], &line)?;
@@ -284,7 +284,7 @@ fn first_with(directory: &Path, bytes: &[u8]) -> io::Result<Option<PathBuf>> {
             }
         } else if kind.is_file() {
             let content = match std::fs::read(&path) {
-                // A temporary file of the record.
+                // A temporary file of the record that is gone.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 content => content?,
             };
@@ -322,7 +322,7 @@ fn outside(runs: &mut OwnRuns) -> io::Result<Seen> {
         return Ok(Seen::Broken(broken));
     }
     if !runs.project().join("inside").is_file() {
-        return Ok(Seen::Broken("writing in the project is denied, too".to_owned()));
+        return Ok(Seen::Broken("writing to the project is denied, too".to_owned()));
     }
     unless(!file.exists(), || format!("{path} was written"))
 }
@@ -330,7 +330,7 @@ fn outside(runs: &mut OwnRuns) -> io::Result<Seen> {
 fn own_record(runs: &mut OwnRuns) -> io::Result<Seen> {
     if confined::probe().level == Some(SandboxLevel::Landlock) {
         return Ok(Seen::NotPromised(
-            "without namespaces a record inside of the project cannot be protected".to_owned(),
+            "without namespaces a record inside the project cannot be protected".to_owned(),
         ));
     }
     let database = store(runs)?.join("retake.db");
@@ -345,17 +345,17 @@ fn network(runs: &mut OwnRuns) -> io::Result<Seen> {
     let host = std::net::TcpListener::bind("127.0.0.1:0")?;
     host.set_nonblocking(true)?;
     let port = host.local_addr()?.port().to_string();
-    // The shell that most machines have connects by itself; the other one fails, which is as good.
+    // bash, which most machines have, connects by itself; another shell fails, which also counts as kept.
     let script = "exec 3<> \"/dev/tcp/127.0.0.1/$1\"";
     let shell = if Path::new("/bin/bash").exists() { "bash" } else { "sh" };
     if let Some(broken) = confined(runs, &[shell, "-c", script, "sh", &port])?.err() {
         return Ok(Seen::Broken(broken));
     }
     let reached = host.accept().is_ok();
-    unless(!reached, || "a server of this machine was reached".to_owned())
+    unless(!reached, || "a server on this machine was reached".to_owned())
 }
 
-/// Runs a command in the strictest sandbox that this machine has; the reason where it has none.
+/// Runs a command in the strictest sandbox that this machine supports; `Err` with the reason without one.
 fn confined(runs: &mut OwnRuns, words: &[&str]) -> io::Result<Result<Answer, String>> {
     let probe = confined::probe();
     let lacking =
@@ -373,7 +373,7 @@ fn store(runs: &OwnRuns) -> io::Result<PathBuf> {
     project.store().map(Path::to_owned).map_err(io::Error::other)
 }
 
-/// That the process whose number a file has does not run.
+/// The process whose pid is in a file no longer runs.
 fn is_gone(runs: &OwnRuns, file: &str) -> io::Result<Seen> {
     let pid = std::fs::read_to_string(runs.project().join(file))?;
     let status = Path::new("/proc").join(pid.trim()).join("comm");

@@ -1,11 +1,11 @@
-//! The sentences of the command line for errors of runs on other machines.
+//! Messages for errors of runs on other machines.
 
 use retake_slurm::abandoned_batches::MissingRuns;
 use retake_slurm::{BatchPresence, Error, ProgramError, RemoteRefusal};
 
 use crate::term;
 
-/// Why something cannot run on other machines, with the options that are about it: one sentence for
+/// Why something cannot run on other machines, with the options concerned: one sentence for
 /// each reason.
 pub(crate) fn reasons(error: &Error) -> Vec<String> {
     match error {
@@ -39,7 +39,7 @@ pub(crate) fn sentence(error: &Error) -> String {
     }
 }
 
-/// What `retake doctor` says of runs whose results cannot be looked for.
+/// The message of `retake doctor` for runs whose results cannot be reached.
 pub(crate) fn missing_runs(missing: &MissingRuns) -> String {
     let runs = term::count(missing.runs.len() as u64, "run");
     let dir = missing.dir.as_ref().map(|dir| dir.display().to_string());
@@ -59,7 +59,7 @@ pub(crate) fn missing_runs(missing: &MissingRuns) -> String {
     }
 }
 
-/// What `retake doctor` says of runs that it gave an outcome.
+/// The message of `retake doctor` for runs that it recorded as lost.
 pub(crate) fn recorded_as_lost(missing: &MissingRuns) -> String {
     let runs = term::count(missing.runs.len() as u64, "run");
     let were = if missing.runs.len() == 1 { "was" } else { "were" };

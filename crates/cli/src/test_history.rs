@@ -1,4 +1,4 @@
-//! `retake tests`: how tests went over the recorded runs.
+//! `retake tests`: test results over the recorded runs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::record::Record;
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{record, term};
 
-/// How many results the table draws for a test, the newest.
+/// How many results of a test the HISTORY column shows, the newest ones.
 const DRAWN: usize = 20;
 
 /// Show test results over all recorded runs: first failure, flips, durations
@@ -106,7 +106,7 @@ pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> 
     Ok(Exit::OK)
 }
 
-/// Why no test is shown. `known` of them match the pattern, `runs` had test results.
+/// Why no test is shown. `known` tests match the pattern, `runs` runs had test results.
 fn nothing(args: &Args, known: usize, runs: u64) -> String {
     let kind = match (args.failing, args.flaky) {
         (true, true) => "failing and flaky test",
@@ -224,7 +224,7 @@ fn all(tests: &[TestHistory]) -> Table<'static> {
     table
 }
 
-/// Every result of one test, newest first like every list.
+/// Every result of one test, newest first.
 fn one(test: &TestHistory) -> Table<'static> {
     let mut table = Table::new([
         Column::new("RUN"),

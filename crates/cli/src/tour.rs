@@ -1,4 +1,4 @@
-//! `retake tour`: the main jobs, shown with real runs in a project of their own.
+//! `retake tour`: the main features, shown with real runs in a temporary project.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ use crate::term;
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
-/// Looks at the suite first and mends it next.
+/// Inspects the test suite in the first iteration and repairs it in the next one.
 const PRETEND_AGENT: &str = r#"#!/bin/sh
 cat > /dev/null
 status=.agent/workspaces/task/.status.json
@@ -122,7 +122,7 @@ impl Tour {
         say("That was the tour. Next: `retake --help`, and the quick starts in docs/guides.")
     }
 
-    /// An agent as any other: it reads a prompt, changes files, and says in its status how far it is.
+    /// A custom agent like any other: it reads a prompt, changes files, and reports progress in its status file.
     fn write_agent(&self) -> std::io::Result<()> {
         let agent = self.project().join("pretend-agent");
         std::fs::write(&agent, PRETEND_AGENT)?;
@@ -137,7 +137,7 @@ impl Tour {
         self.show_with(&[], arguments)
     }
 
-    /// Shows a command as it would be typed, runs it, and says how it ended.
+    /// Prints a command as a user would type it, runs it, and prints how it ended.
     fn show_with(&mut self, set: &[(&str, &str)], arguments: &[&str]) -> std::io::Result<()> {
         let variables: String =
             set.iter().map(|(name, value)| format!("{name}={value} ")).collect();
@@ -166,7 +166,7 @@ impl Tour {
         }
     }
 
-    /// Edits the record behind retake's back, as anyone with the file can.
+    /// Edits the record directly, as anyone with access to the file can.
     fn tamper(&self) -> std::io::Result<()> {
         let edit = "UPDATE runs SET exit_code = 0, status = 0 WHERE command = 'exit 42'";
         let project = Project::find(&self.project(), None).map_err(std::io::Error::other)?;

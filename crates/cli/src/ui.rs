@@ -1,4 +1,4 @@
-//! `retake ui`: the record as a web page.
+//! `retake ui`: serves the record as a web page.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -32,14 +32,14 @@ pub(crate) struct Args {
     /// Show the record of many machines, from the database that they push to
     ///
     /// As postgres://USER@HOST/DATABASE. Nothing is changed there, so a read-only role is enough. The
-    /// password comes from $PGPASSWORD, ~/.pgpass or a service file; a URL that contains one is refused, since
+    /// password comes from $PGPASSWORD, ~/.pgpass or a service file; a URL that contains one is refused, because
     /// other users of this machine could see it.
     #[cfg(feature = "postgres")]
     #[arg(long, value_name = "URL", conflicts_with = "allow_run")]
     from: Option<String>,
 }
 
-/// The page over a shared record.
+/// The page of a shared record.
 #[cfg(feature = "postgres")]
 fn shared(args: &Args, from: &str, store: Option<&Path>) -> Result<Exit, Failure> {
     if store.is_some() {
@@ -49,13 +49,13 @@ fn shared(args: &Args, from: &str, store: Option<&Path>) -> Result<Exit, Failure
         ));
     }
     let address = crate::runs::shared_address(from)?;
-    // Before the address is printed: a page that shows nothing but an error is of no use.
+    // Before the address is printed: a page that can only show an error is useless.
     let first = retake_postgres::SharedRecord::open(&address)
         .map_err(|error| Failure::Refused(format!("{}: {error}", address.shown())))?;
     drop(first);
     let server = Server::bind(args.port).map_err(refused)?;
     let port = server.port();
-    // The key of this server only: nothing is written anywhere.
+    // The key of this server only; nothing is written to disk.
     let tokens = AccessTokens::new().map_err(|source| Failure::File {
         action: "read",
         path: "/dev/urandom".into(),
@@ -73,7 +73,7 @@ fn shared(args: &Args, from: &str, store: Option<&Path>) -> Result<Exit, Failure
     Ok(signals::received().map_or(Exit::OK, Exit::Signal))
 }
 
-/// Prints the address of the page, and opens it where that is wanted.
+/// Prints the address of the page, and opens it if --open is given.
 fn announce(args: &Args, port: u16, tokens: &AccessTokens) -> Result<(), Failure> {
     let address = format!("http://127.0.0.1:{port}/?token={}", tokens.address_token());
     term::data(format!("{address}\n").as_bytes())?;
@@ -83,14 +83,14 @@ fn announce(args: &Args, port: u16, tokens: &AccessTokens) -> Result<(), Failure
     Ok(())
 }
 
-/// Has large buffers go back to the system once they are freed. Otherwise glibc keeps those of the size
-/// that was freed before among smaller memory that stays, which tears them up: a server that counts a
-/// million test results would grow to ten times what it holds.
+/// Returns large buffers to the system once they are freed. Otherwise glibc keeps buffers of a size
+/// that was freed before among smaller, longer-lived allocations, which fragments memory: a server that counts a
+/// million test results would grow to ten times the size of its data.
 #[cfg(target_env = "gnu")]
 fn give_back_large_buffers() {
     const LARGE: libc::c_int = 128 << 10;
     const ARENAS: libc::c_int = 2;
-    // SAFETY: plain numbers. A setting that glibc refuses leaves everything as it is.
+    // SAFETY: plain numbers. A setting that glibc refuses has no effect.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         libc::mallopt(libc::M_ARENA_MAX, ARENAS);
@@ -105,7 +105,7 @@ pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         return shared(args, from, store);
     }
     let record = Record::find(store)?;
-    // A store that was named must exist; otherwise it may be created by the first recorded run.
+    // A store that was given must exist; the default one may be created later by the first recorded run.
     let record_directory = match record.read_if_any()? {
         Some(store) => store.path().to_owned(),
         None => record.project.store()?.to_owned(),
@@ -136,7 +136,7 @@ pub(super) fn ui(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     Ok(signals::received().map_or(Exit::OK, Exit::Signal))
 }
 
-/// What the page needs to run something; refused over a record that is not this user's own.
+/// What the page needs to run commands; refused for a record that is not this user's own.
 fn permission(project: &Project, directory: &Path) -> Result<RunPermission, Failure> {
     let foreign = |why: String| {
         Failure::Refused(format!(
@@ -144,7 +144,7 @@ fn permission(project: &Project, directory: &Path) -> Result<RunPermission, Fail
         ))
     };
     let own = RecordLocation::find(&context::here());
-    // The same directory, however it is written.
+    // The same directory, whatever path names it.
     let same = |own: &Path| match (own.canonicalize(), directory.canonicalize()) {
         (Ok(own), Ok(named)) => own == named,
         _ => own == directory,
@@ -164,7 +164,7 @@ fn permission(project: &Project, directory: &Path) -> Result<RunPermission, Fail
                 let path = path.display();
                 return Err(foreign(format!("{path} can be written by others")));
             }
-            // What is not there yet will be made by this user.
+            // A missing file will be created by this user.
             Ok(_) | Err(_) => {}
         }
     }
@@ -183,7 +183,7 @@ fn refused(error: ServerError) -> Failure {
     })
 }
 
-/// The address is printed already, so a browser that cannot be opened is only mentioned.
+/// The address is printed already, so a browser that cannot be opened is not an error.
 fn open(address: &str) {
     if let Err(error) = term::browse(address) {
         term::say(&format!("no browser could be opened ({error}); open the address yourself"));

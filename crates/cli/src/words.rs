@@ -1,5 +1,5 @@
-//! The sentences of the command line for what the crates below report as values: notices, reasons
-//! of a refusal, and what to do about an error.
+//! Messages for what the crates below report as values: notices, reasons of a refusal, and advice about
+//! errors.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
     let advice = match error {
         Error::NoLocation => "; name one with --store",
         Error::InUse { .. } => "; wait for its runs to end, or stop them, and move it then",
-        Error::Occupied { .. } => "; move what is there away, or leave the record where it is",
+        Error::Occupied { .. } => "; move the existing files away, or leave the record where it is",
         Error::NoStore { .. } => "; `retake init` creates one, as does the first recorded run",
         Error::NotWritable { .. } => "; check its permissions, or name another with --store",
         Error::ForeignOwner { .. } => "; use a store of your own with --store",
@@ -41,7 +41,7 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
         Error::OutputDamaged { .. } | Error::OrderAltered { .. } | Error::Reading { .. } => {
             "; `retake audit verify` finds everything that is damaged"
         }
-        Error::NotFound { .. } => "; `retake runs list` shows what there is",
+        Error::NotFound { .. } => "; `retake runs list` shows the recorded runs",
         _ => "",
     };
     match error {
@@ -64,7 +64,7 @@ pub(crate) fn store_error(error: &retake_store::Error) -> String {
     }
 }
 
-/// The same for a command that gives space back itself.
+/// The same for a command that frees space itself.
 pub(crate) fn erasing_error(error: &retake_store::Error) -> String {
     match error {
         retake_store::Error::DiskFull { .. } => {
@@ -96,7 +96,7 @@ pub(crate) fn location(reason: &LocationReason) -> String {
     }
 }
 
-/// A defect that `doctor` found, and what mends it.
+/// A defect that `doctor` found, and what repairs it.
 pub(crate) fn defect(defect: &Defect) -> String {
     let advice = match defect {
         Defect::Integrity(_) | Defect::Schema(_) => {
@@ -111,7 +111,7 @@ pub(crate) fn defect(defect: &Defect) -> String {
     format!("{defect}{advice}")
 }
 
-/// Something to know besides the result.
+/// A notice: something to know besides the result.
 pub(crate) fn notice(notice: &Notice) -> String {
     match notice {
         Notice::NotRecorded(error) => {
@@ -179,7 +179,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
         ),
         Notice::NotErased(error) => format!("old runs could not be erased: {}", store_error(error)),
         Notice::ReportUnreadable { path, error } => {
-            format!("the test report {} is left out: {error}", path.display())
+            format!("the test report {} is ignored: {error}", path.display())
         }
         Notice::ReportPattern(error) => format!("tests.reports: {error}"),
         Notice::ChangesUnknown(error) => format!("changed files are unknown: {error}"),
@@ -188,7 +188,7 @@ pub(crate) fn notice(notice: &Notice) -> String {
     }
 }
 
-/// Something to know about runs on other machines.
+/// A notice about runs on other machines.
 fn remote_notice(notice: &RemoteNotice) -> String {
     match notice {
         RemoteNotice::SchedulerFails(error) => format!("{error}; trying again"),
@@ -246,7 +246,7 @@ fn remote_notice(notice: &RemoteNotice) -> String {
     }
 }
 
-/// A reason of a refusal, with the options of the command line that are about it.
+/// A reason of a refusal, with the options concerned.
 pub(crate) fn refusal(reason: &RefusalReason) -> String {
     match reason {
         RefusalReason::ZeroTimeout => format!("{reason}, or --no-timeout for none"),
@@ -343,9 +343,9 @@ pub(crate) fn not_confined(failure: &StartFailure) -> String {
     }
 }
 
-/// What is confined on other machines is not known here.
+/// How other machines confine commands is unknown here.
 pub(crate) const SANDBOX_IS_LOCAL: &str =
-    "a sandbox confines commands on this machine; with --on give --sandbox=off";
+    "a sandbox confines commands on this machine only; with --on use --sandbox=off";
 
 /// What is wrong with a settings file.
 pub(crate) fn settings_problem(file: &Path, problem: &SettingsProblem) -> String {
@@ -377,7 +377,7 @@ pub(crate) fn not_kept(report: &SandboxReport) -> Vec<String> {
     report.dropped.iter().map(line).collect()
 }
 
-/// What a sandbox does not keep here, and what keeps it all the same.
+/// A promise that the sandbox does not keep here, and what protects it instead.
 pub(crate) fn dropped(promise: DroppedPromise) -> String {
     let remedy = match promise {
         DroppedPromise::Record => "; keep it outside of the project with --store",
@@ -387,7 +387,7 @@ pub(crate) fn dropped(promise: DroppedPromise) -> String {
     format!("{promise}{remedy}")
 }
 
-/// What gives a machine the part of a sandbox that it lacks.
+/// How to enable a missing part of the sandbox.
 fn sandbox_hint(part: SandboxPart) -> &'static str {
     match part {
         SandboxPart::Namespaces | SandboxPart::UserMapping => {
@@ -440,7 +440,7 @@ fn left_group(group: &LeftGroup) -> String {
     }
 }
 
-/// Says what a person at the terminal should know about how a run ended.
+/// Prints what a person at the terminal should know about the outcome of a run.
 pub(crate) fn say_outcome(finished: &FinishedRun) {
     let Some(outcome) = &finished.run.outcome else { return };
     for group in run_text::left_processes(outcome) {
@@ -463,8 +463,7 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
             text::count(finished.unread_bytes, "byte")
         ));
     }
-    // A plain failure has printed its own message, and without a reader there is nothing to print
-    // to.
+    // A plain failure has printed its own message, and with a closed stdout there is no reader.
     let spoke = matches!(finished.outcome, Outcome::Exited(_)) || finished.reader_gone;
     if let Some(error) = outcome.error.as_ref().filter(|_| !spoke) {
         if error.problems.len() > 1 {
@@ -480,7 +479,7 @@ pub(crate) fn say_outcome(finished: &FinishedRun) {
     }
 }
 
-/// The last line about a run that failed: its id, and what shows more of it.
+/// The last line about a failed run: its id, and the command that shows more.
 pub(crate) fn say_where_more_is(run: &Run) {
     if run.recorded && !run.success() {
         let (id, outcome) = (run.intent.id().short(), run_text::outcome(run).0);
@@ -493,7 +492,7 @@ pub(crate) fn no_process(error: &std::io::Error) -> String {
     format!("could not start a process: {}", text::plain(error))
 }
 
-/// How many runs on other machines wait and how many run, and where; `None` if all have ended.
+/// How many runs on other machines are queued and running, and where; `None` if all have ended.
 pub(crate) fn remote_status(status: &RemoteStatus) -> Option<String> {
     let RemoteStatus { queued, running, nodes } = status;
     let on = match nodes.len() {

@@ -14,7 +14,7 @@ use retake_types::{
     Kind, LoopId, OsText, Outcome, RefusalReason, RunRequest, StartFailure, signal_name, text,
 };
 
-/// The verdict of a check that passes when its state is checked again.
+/// The verdict of a check that fails once and passes when its state is checked again.
 pub(crate) const FLAKY: &str = "fails only sometimes";
 
 /// The user's command, run on every state. Its runs are not recorded one by one.
@@ -25,8 +25,8 @@ pub struct Check {
 }
 
 impl Check {
-    /// The request for a check. One that exceeds its timeout has failed and is killed at once: it
-    /// has nothing to tidy up.
+    /// The request for a check. A check that exceeds its timeout has failed and is killed immediately: it
+    /// has nothing to clean up.
     pub fn request(command: &str, cwd: impl Into<OsText>, timeout: Duration) -> RunRequest {
         let position = LoopPosition { kind: Kind::Crash, id: LoopId::new(), iteration: 0 };
         let mut request = RunRequest::new(position, CommandRequest::shell(command), cwd);
@@ -60,7 +60,7 @@ impl Check {
         self.request.timeout().unwrap_or(Duration::MAX)
     }
 
-    /// What the process of one check is started with. No program may outlive it, whatever is
+    /// How the process of a check is started. No program may outlive it, whatever is
     /// configured for other runs.
     pub(crate) fn launch(&self, variables: [Variable; 4]) -> Launch {
         let mut environment = self.environment.clone();
@@ -75,26 +75,26 @@ impl Check {
 pub enum CheckOutcome {
     Passed,
     Failed(FailedCheck),
-    /// A signal asked for the end of the test.
+    /// A signal ended the test.
     Cancelled,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedCheck {
     pub outcome: Outcome,
-    /// The timeout it had.
+    /// Its timeout.
     pub timeout: Duration,
-    /// Beginning and end of what the check printed.
+    /// Beginning and end of the check's output.
     pub output: String,
 }
 
 impl FailedCheck {
-    /// What tells this failure from others.
+    /// Distinguishes this failure from others.
     pub(crate) fn kind(&self) -> FailureKind {
         FailureKind::new(&self.verdict(), &self.output)
     }
 
-    /// Such as `exited with 3`.
+    /// How the check ended, such as `exited with 3`.
     pub fn verdict(&self) -> String {
         match &self.outcome {
             Outcome::Exited(code) => format!("exited with {code}"),
@@ -109,7 +109,7 @@ impl FailedCheck {
     }
 
     /// Whether a scheduler that ends a job by signalling all of its processes could have caused
-    /// this, directly or by way of a shell.
+    /// this, directly or through a shell.
     pub fn may_be_ended_by_scheduler(&self) -> bool {
         const SIGNALS: [i32; 2] = [libc::SIGTERM, libc::SIGKILL];
         match self.outcome {

@@ -1,5 +1,5 @@
-//! The confinement of checks. The program under test is not confined: it is recorded, and what
-//! records it must be its parent.
+//! The confinement of checks. The program under test is not confined: it is recorded, so the recorder
+//! must be its parent.
 
 use std::io;
 use std::path::Path;
@@ -13,14 +13,14 @@ use retake_types::{PathGrant, PathRule, SandboxRequest};
 #[derive(Clone, Copy)]
 pub struct CheckSandbox<'a> {
     pub request: &'a SandboxRequest,
-    /// Where checks run.
+    /// The working directory of checks.
     pub cwd: &'a Path,
     pub context: &'a RunContext,
 }
 
 impl CheckSandbox<'_> {
-    /// A keeper of checks that see a state at `seen`, and their acknowledgements in `directory`.
-    /// To be called among the mounts that put the state there.
+    /// A keeper of checks that see a state at `seen`, with their acknowledgements in `directory`.
+    /// Call it in the mount namespace with the state.
     pub(crate) fn keeper(
         &self,
         seen: &Path,

@@ -1,9 +1,9 @@
-//! A worker that checks crash states: a directory that holds one state at a time, and a keeper that
-//! runs the user's command on it. Nothing that a check started outlives it.
+//! A worker that checks crash states: a directory with one state at a time, and a keeper that
+//! runs the user's command on it. No process of a check outlives it.
 //!
 //! With crashes during recovery the same worker also records a check: the same state in the same
-//! directory with the same variables, but started by the recorder, since only a parent that traces
-//! its child sees what it does.
+//! directory with the same variables, but started by the recorder, because only a tracing parent
+//! sees what its child does.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -27,22 +27,22 @@ use crate::check_sandbox::CheckSandbox;
 use crate::mount_namespace::OriginalNamespace;
 use crate::scratch::StateScratch;
 
-/// How much of what a check prints is kept.
+/// How much of a check's output is kept.
 const OUTPUT: usize = 4096;
 
-/// What one check is given.
+/// The input of a check.
 #[derive(Clone, Copy)]
 pub struct CheckInput<'a> {
     pub tree: &'a Tree,
-    /// The number of the operation after which the crash came.
+    /// The number of the operation before the crash.
     pub operation: u32,
     pub label: Option<&'a str>,
-    /// What the program had acknowledged before the crash.
+    /// The program's acknowledgements before the crash.
     pub acks: &'a [&'a [u8]],
 }
 
 impl<'a> CheckInput<'a> {
-    /// A state of a recording with these acknowledgements in all.
+    /// A state of a recording, whose acknowledgements are `acks`.
     pub fn new(state: &'a CrashState, acks: &'a [&'a [u8]]) -> Self {
         Self {
             tree: &state.tree,
@@ -56,25 +56,25 @@ impl<'a> CheckInput<'a> {
 pub struct CheckWorker {
     keeper: Keeper,
     cancel: Cancel,
-    /// Where the state lies.
+    /// The directory with the state.
     state: PathBuf,
     /// The directory that was recorded.
     root: PathBuf,
     /// Whether the keeper finds the state at the recorded directory's own path.
     at_root: bool,
     acks: PathBuf,
-    /// How many acknowledgements are in the file now.
+    /// How many acknowledgements the file contains now.
     acks_written: Option<usize>,
-    /// Whether something lies in the state directory that has to be removed first.
+    /// Whether the state directory must be emptied first.
     used: bool,
 }
 
-/// All workers, and the directory they work in.
+/// All workers, and their scratch directory.
 pub struct CheckWorkers {
     pub workers: Vec<CheckWorker>,
-    /// Why checks do not see the path that was recorded, if so.
+    /// Why checks cannot see the recorded path, if so.
     pub other_path: Option<String>,
-    // Last: dropped when everything that works in it has ended.
+    // Must be last: dropped when everything that uses it has ended.
     _scratch: StateScratch,
 }
 
@@ -85,7 +85,7 @@ impl CheckWorkers {
         Self::start_confined(count, recording, owns_children, None)
     }
 
-    /// The same with checks that are confined.
+    /// The same with confined checks.
     pub fn start_confined(
         count: usize,
         recording: &Recording,
@@ -144,17 +144,17 @@ impl CheckWorker {
         &self.root
     }
 
-    /// What this worker keeps beside the state.
+    /// The worker's directory beside the state.
     pub(crate) fn directory(&self) -> &Path {
         self.acks.parent().unwrap_or(&self.acks)
     }
 
-    /// The next acknowledgements are those of another recording.
+    /// The next acknowledgements belong to another recording.
     pub(crate) fn forget_acks(&mut self) {
         self.acks_written = None;
     }
 
-    /// Runs a command among this worker's mounts.
+    /// Runs a command in this worker's mount namespace.
     pub(crate) fn run(
         &mut self,
         command: &Command,
@@ -197,8 +197,8 @@ impl CheckWorker {
         }
     }
 
-    /// Runs the check on a state and records what it does to it; `None` if it does not pass, or if a
-    /// signal asks for the end.
+    /// Runs the check on a state and records what it does to it; `None` if it does not pass, or after
+    /// a signal.
     pub fn record(
         &mut self,
         check: &Check,
@@ -215,7 +215,7 @@ impl CheckWorker {
             .current_dir(&launch.cwd)
             .root(seen)
             .acknowledge_lines(false)
-            // Where a check is not recorded, what it leaves running is ended at once, too.
+            // As in an unrecorded check, processes that it leaves running are terminated immediately.
             .linger(Duration::ZERO)
             .output(io::sink())
             .stderr(File::options().write(true).open("/dev/null")?)
@@ -239,7 +239,7 @@ impl CheckWorker {
         }
     }
 
-    /// Replaces what is in the state directory, and writes the acknowledgements if they changed.
+    /// Replaces the content of the state directory, and writes the acknowledgements if they changed.
     pub(crate) fn write_state(&mut self, input: CheckInput<'_>) -> io::Result<()> {
         if self.used {
             retake_crash::scratch::clear_dir(&self.state)?;
@@ -258,7 +258,7 @@ impl CheckWorker {
         Ok(())
     }
 
-    /// The variables of a check, besides those that every run has.
+    /// The variables of a check, besides those of every run.
     fn variables(&self, seen: &Path, input: CheckInput<'_>) -> [Variable; 4] {
         let label = input.label.unwrap_or_default().replace('\0', " ");
         [

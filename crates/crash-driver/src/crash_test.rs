@@ -25,25 +25,25 @@ use crate::timeline;
 
 pub struct CrashTest<'a> {
     pub recording: &'a Recording,
-    /// Where in the program its operations are.
+    /// The source places of the program's operations.
     pub places: &'a SourcePlaces,
     pub model: Model,
     pub check: &'a Check,
     pub deadline: Option<Instant>,
-    /// Decides which pairs of operations are tried where there are too many.
+    /// Selects which pairs of operations are tried if there are too many.
     pub seed: u64,
     /// Whether crashes during recovery are tested, too.
     pub recovery: bool,
-    /// How the program is run again for each fault, if calls are made to fail.
+    /// How to run the program again for each fault, if calls are made to fail.
     pub faults: Option<&'a FaultLaunch<'a>>,
     /// Whether crash states are checked.
     pub crashes: bool,
     /// The program, as one line.
     pub command: String,
-    /// The command that checks the state of a finding again, made from the finding's id.
+    /// The command that checks the state of a finding again, by the finding's id.
     pub repro: &'a dyn Fn(&str) -> String,
     pub observer: &'a dyn CrashObserver,
-    /// Only this part of the states.
+    /// Only this shard of the states.
     pub shard: Option<StateShard>,
 }
 
@@ -70,7 +70,7 @@ impl CrashTest<'_> {
         };
         if let Some(shard) = self.shard {
             let coverage = exploration.states()?.coverage().clone();
-            // Which states belong to the part is not known before all of them are.
+            // A shard is only known after all states were counted.
             if !coverage.cut_short {
                 exploration.range = Some(shard.range(coverage.distinct_states()));
             }
@@ -145,7 +145,7 @@ impl CrashTest<'_> {
         })
     }
 
-    /// What to know of the exploration besides its findings.
+    /// Notes about the exploration besides its findings.
     fn notes(
         &self,
         workers: &CheckWorkers,
@@ -172,7 +172,7 @@ impl CrashTest<'_> {
         notes
     }
 
-    /// Adds what only the whole test knows: what each operation did, how to check it again.
+    /// Adds facts that need the whole test: a description of each operation, the command to check it again.
     fn complete_findings(&self, findings: &mut [CrashFinding], recorder: &CrashRecorder<'_>) {
         let rows = timeline::rows(self.recording);
         for finding in findings {
@@ -210,7 +210,7 @@ impl CrashTest<'_> {
     }
 }
 
-/// No state was asked for.
+/// Only faults were requested.
 fn not_explored(recording: &Recording) -> Explored {
     let is_operation = |entry: &&Entry| matches!(entry, Entry::Operation(_));
     let operations = recording.entries.iter().filter(is_operation).count() as u32;

@@ -1,4 +1,4 @@
-//! Why nothing was tested. No variant names an option or a command: a front end adds what to do.
+//! Why nothing was tested. No variant names an option or a command: a front end adds advice.
 
 use std::io;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub enum CrashTestError {
     NoDescriptor(io::Error),
     #[error("{}", RefusalReason::listed(.0))]
     Refused(Vec<RefusalReason>),
-    /// The configuration demands a record.
+    /// The configuration requires a record.
     #[error("it cannot be recorded, and execution.audit.required is set: {0}")]
     RecordRequired(retake_store::Error),
     #[error(transparent)]
@@ -50,12 +50,12 @@ pub enum CrashTestError {
     Findings(#[from] FindingsError),
     #[error(transparent)]
     Store(#[from] retake_store::Error),
-    #[error("what runs elsewhere is collected by the record")]
+    #[error("results from other machines need the record")]
     RemoteNeedsRecord,
     /// Nothing was submitted.
     #[error("{0}")]
     Remote(String),
-    /// Shares run on other machines and nobody waits for them.
+    /// Shares run on other machines, and this process no longer waits for them.
     #[error("the shares continue and cannot be followed: {0}; the same command collects them")]
     NotFollowed(String),
     #[error("no state could be checked; {range}: {failure}")]

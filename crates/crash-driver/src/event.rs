@@ -1,10 +1,10 @@
-//! What happens during a crash test that a person may want to see. A front end finds the words.
+//! Events of a crash test for a person. A front end words them.
 
 use std::time::Duration;
 
 use retake_runner::loop_driver::remote::RemoteStatus;
 
-/// How far an exploration is.
+/// The progress of an exploration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExplorationProgress {
     pub verified: u64,
@@ -15,14 +15,14 @@ pub struct ExplorationProgress {
 
 #[derive(Debug)]
 pub enum CrashEvent<'a> {
-    /// Which states there are is being found out.
+    /// The states are being determined.
     FindingStates { looked_at: u64, points: u64, elapsed: Duration },
     /// States are checked on this machine.
     Checking(ExplorationProgress),
     /// States are checked on other machines.
     CheckingRemotely {
         progress: ExplorationProgress,
-        /// Shares that have come back.
+        /// Shares that have answered.
         finished_shares: usize,
         shares: usize,
         status: &'a RemoteStatus,
@@ -31,9 +31,9 @@ pub enum CrashEvent<'a> {
     Faulting(ExplorationProgress),
     /// Explaining the next failing state, after `explained` of `states`.
     Explaining { explained: usize, states: usize, elapsed: Duration },
-    /// What the last events reported is over.
+    /// The phase of the previous events has ended.
     PhaseOver,
-    /// The same exploration was begun by a process that died; what it has is taken over.
+    /// A process that died began the same exploration; its results are reused.
     TakenOver,
     /// The loop could not be recorded, and will not be.
     LoopNotRecorded(&'a retake_store::Error),

@@ -1,5 +1,5 @@
 //! From failing states to findings: each cause once, with its smallest state checked once more for
-//! what the check says about it.
+//! the output of the check.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -16,8 +16,8 @@ use crate::exploration::{Exploration, acks};
 use crate::exploration_plan::FailingState;
 use crate::failing_state::{NOT_REPEATED, finding, unexplained};
 
-/// The findings of failing states, in their order. After a signal that asks for the end no further
-/// state is explained; those that are left are one finding without an explanation.
+/// The findings of failing states, in order. After a signal no further
+/// state is explained; the rest become one finding without an explanation.
 pub fn findings(
     exploration: &Exploration<'_>,
     failing: &[FailingState],
@@ -37,7 +37,7 @@ pub fn findings(
         observer.event(CrashEvent::Explaining { explained: at, states, elapsed });
         let kind = match known {
             Some(failed) => Some(failed.kind()),
-            // It was found elsewhere, and how the check failed tells causes apart.
+            // It was found on another machine, and how the check fails distinguishes causes.
             None => {
                 let again = rebuild(recording, *model, options, &state.key);
                 match again.map_err(CrashTestError::Glob)? {
@@ -62,7 +62,7 @@ pub fn findings(
         if let Some(error) = failure.take() {
             return Err(error.into());
         }
-        // An explanation that was cut short may be wrong.
+        // An interrupted explanation may be wrong.
         if signals::received().is_some() {
             break;
         }
@@ -76,7 +76,7 @@ pub fn findings(
         let state = state.map(|state| CrashState { acks: cause.acks, ..state });
         let checked = match &state {
             Some(state) => worker.check(check, CheckInput::new(state, &acks))?,
-            // It failed, and that is not taken back because it cannot be shown again.
+            // It failed, even if a signal keeps it from being checked again.
             None => CheckOutcome::Cancelled,
         };
         let (verdict, output) = match checked {

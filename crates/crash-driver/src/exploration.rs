@@ -1,5 +1,5 @@
-//! Checks every state with all workers at once. Which states there are and in which order is decided
-//! by the model; what a failure means is found out afterwards.
+//! Checks every state with all workers in parallel. The model decides which states there are and in which
+//! order; failures are explained afterwards.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,10 +21,10 @@ use crate::recovery_crashes::{RecoveredState, RecoveryCrashes};
 use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
 
-/// How long after a process of ours the signal that ended it may reach us.
+/// Maximum delay between a signal that terminates a child and the same signal to this process.
 const SIGNAL_DELAY: Duration = Duration::from_millis(500);
 
-/// What is explored, and how.
+/// What to explore, and how.
 pub struct Exploration<'a> {
     pub recording: &'a Recording,
     pub model: Model,
@@ -34,7 +34,7 @@ pub struct Exploration<'a> {
     /// Set if crashes during recovery are tested, too.
     pub recovery: Option<&'a RecoveryCrashes<'a>>,
     pub observer: &'a dyn CrashObserver,
-    /// Only these states; all of them without.
+    /// Only these states; `None` for all.
     pub range: Option<StateRange>,
 }
 
@@ -46,9 +46,9 @@ pub struct Explored {
     /// Every state that fails, in the order of the exploration.
     pub failing: Vec<FailingState>,
     pub complete: bool,
-    /// Shares of other machines that have no answer.
+    /// Shares of other machines without an answer.
     pub lost: Vec<(StateRange, ShareFailure)>,
-    /// Why checks on other machines did not see the path that was recorded, if so.
+    /// Why checks on other machines did not see the recorded path, if so.
     pub other_paths: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub fn acks(recording: &Recording) -> Vec<&[u8]> {
         .collect()
 }
 
-/// Whether the program changed anything: what is only synced or closed is as it was.
+/// Whether the program changed anything: syncs and closes change nothing.
 pub fn changes_anything(recording: &Recording) -> bool {
     recording.entries.iter().any(is_change)
 }
@@ -82,14 +82,14 @@ fn is_change(entry: &Entry) -> bool {
     }
 }
 
-/// How many files were there before the program ran.
+/// How many files existed before the program ran.
 pub(crate) fn files_before(recording: &Recording) -> u64 {
     let initial = recording.initial.iter();
     initial.filter(|one| one.content != Content::Directory).count() as u64
 }
 
-/// How many acknowledgements there are, if there are several and all came when everything was done:
-/// what a program with buffered output leaves.
+/// The number of acknowledgements, if there are several and all came after the last operation, as
+/// from a program with buffered output.
 pub(crate) fn late_acks(recording: &Recording) -> Option<u64> {
     let is_ack = |entry: &Entry| matches!(entry, Entry::Acknowledgement(_));
     let first = recording.entries.iter().position(is_ack)?;
@@ -98,7 +98,7 @@ pub(crate) fn late_acks(recording: &Recording) -> Option<u64> {
 }
 
 impl Exploration<'_> {
-    /// The directory as the program left it must pass, or the check checks something else.
+    /// The directory as the program left it must pass, or the check tests something else.
     pub fn check_uncrashed(&self, worker: &mut CheckWorker) -> Result<(), CrashTestError> {
         let mut tree = Tree::new(&self.recording.initial);
         let (mut operation, mut label) = (0, None);
@@ -121,7 +121,7 @@ impl Exploration<'_> {
         }
     }
 
-    /// Finds out which states there are, until no check may begin any more: there are none then, and
+    /// Determines the states, until no more checks may begin: then there are none, and
     /// [`Coverage::cut_short`] is set.
     pub(crate) fn states(&self) -> Result<CrashStates<'_>, CrashTestError> {
         let begun = Instant::now();
@@ -188,7 +188,7 @@ impl Exploration<'_> {
         let checked = worker.check(self.check, input).map_err(StepError::Failed)?;
         match checked {
             CheckOutcome::Cancelled => Err(StepError::Cancelled),
-            // The signal that ends us may have ended the check first.
+            // The signal to this process may have terminated the check first.
             CheckOutcome::Failed(_) if signals::received().is_some() => Err(StepError::Cancelled),
             CheckOutcome::Failed(failed)
                 if self.range.is_some() && failed.may_be_ended_by_scheduler() && signal_comes() =>
@@ -210,7 +210,7 @@ impl Exploration<'_> {
         }
     }
 
-    /// Whether no check may begin any more.
+    /// Whether no more checks may begin.
     pub(crate) fn is_over(&self) -> bool {
         let passed = |deadline: Instant| Instant::now() >= deadline;
         signals::received().is_some() || self.deadline.is_some_and(passed)
@@ -226,7 +226,7 @@ fn signal_comes() -> bool {
     signals::received().is_some()
 }
 
-/// Reports how far the plan is.
+/// Reports the progress of the plan.
 struct ProgressObserver<'a> {
     observer: &'a dyn CrashObserver,
     total: u64,

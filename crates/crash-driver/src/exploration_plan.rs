@@ -29,16 +29,16 @@ pub struct FailingState {
     pub number: u64,
     /// Without its tree.
     pub state: CrashState,
-    /// How its check failed; not known of a state that another machine checked.
+    /// How its check failed; `None` if another machine checked it.
     pub failure: Option<Arc<FailedCheck>>,
 }
 
-/// Every state of an iterator, or those of a range, until a deadline.
+/// The states of an iterator, or those in a range, until a deadline.
 pub struct ExplorationPlan<I> {
     states: I,
     range: StateRange,
     deadline: Option<Instant>,
-    /// The number of the last state that was made.
+    /// The number of the last state.
     number: u64,
     begun: u64,
     verified: u64,
@@ -46,7 +46,7 @@ pub struct ExplorationPlan<I> {
     exhausted: bool,
 }
 
-/// A plan that has ended.
+/// The results of a plan.
 #[derive(Default)]
 pub struct ExploredRange {
     pub verified: u64,
@@ -80,7 +80,7 @@ impl<I: Iterator<Item = CrashState>> ExplorationPlan<I> {
 
     pub fn finish(self) -> ExploredRange {
         let mut failing = self.failing;
-        // Workers end in any order; findings must not depend on it.
+        // Workers finish in any order; findings must not depend on it.
         failing.sort_unstable_by_key(|state| state.number);
         ExploredRange {
             verified: self.verified,
@@ -130,10 +130,10 @@ impl<I> ExplorationPlan<I> {
     }
 }
 
-/// How many failures are compared with a new one.
+/// How many recent failures a new one is compared with.
 const RECENT: usize = 32;
 
-/// Thousands of trees would take too much memory, and the key is enough to build each again.
+/// Thousands of trees would take too much memory, and a key suffices to rebuild one.
 pub(crate) fn without_tree(state: &CrashState) -> CrashState {
     CrashState {
         key: state.key.clone(),
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that is made and written in ten parts.
+    /// A file that is created and written in ten parts.
     fn recording() -> Recording {
         let node = Node(1);
         let operation = |call: &str, action| {
@@ -199,7 +199,7 @@ mod tests {
         if fails { StateReport::Fails(failed) } else { StateReport::Recovers }
     }
 
-    /// Runs the plan; every state whose number is a multiple of three fails. Gives the numbers.
+    /// Runs the plan; every state whose number is a multiple of three fails. Returns the numbers.
     fn run<I: Iterator<Item = CrashState>>(
         plan: &mut ExplorationPlan<I>,
         now: Instant,
@@ -222,7 +222,7 @@ mod tests {
         let total = states(&recording).coverage().distinct_states();
         assert!(total > 9, "{total}");
         let mut plan = ExplorationPlan::new(states(&recording), None, None);
-        // Two workers that report in the other order.
+        // Two workers that report in reverse order.
         let now = Instant::now();
         let steps: Vec<_> = std::iter::from_fn(|| match plan.next(now) {
             Next::Run(step) => Some(step),

@@ -1,4 +1,4 @@
-//! A failing state as a finding, with its cause or without.
+//! A failing state as a finding, with or without its cause.
 
 use retake_crash::model::{
     Circumstance, Explainer, Finding, ProofAnswer, ProofRole, ProofState, path_text,
@@ -9,10 +9,10 @@ use retake_types::loop_record::crash::{
 
 use crate::exploration_plan::FailingState;
 
-/// The verdict on a state that a signal kept from being checked again.
+/// The verdict on a state that was not checked again because of a signal.
 pub(crate) const NOT_REPEATED: &str = "failed, and was not run again";
 
-/// States that fail and whose cause was not found, as one finding: that of the smallest.
+/// Failing states without a known cause, as one finding: that of the smallest.
 pub(crate) fn unexplained(
     explainer: &Explainer<'_>,
     failing: &[FailingState],

@@ -1,4 +1,4 @@
-//! Faults after which the check fails, as findings: one for each call, role of a file and way to fail.
+//! Faults after which the check fails, as findings: one for each call, role of a file and kind of failure.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use retake_types::text;
 use crate::fault_plan::{FailedFault, FailingFaults, FaultPlan};
 use crate::fault_run::{FaultCall, FaultOutcome};
 
-/// The findings of a plan, in the order in which the program made the calls, with their runs. Their
-/// ids are given later.
+/// The findings of a plan, in the order in which the program made the calls, with their runs. Ids
+/// are assigned later.
 pub(crate) fn findings(plan: FaultPlan, model: Model) -> Vec<(CrashFinding, Recording)> {
     let mut failing: Vec<FailingFaults> = plan.failing.into_values().collect();
     failing.sort_by_key(|one| (one.first.1.call.operations, one.first.0));
@@ -70,7 +70,7 @@ pub(crate) fn failure_text(call: &FaultCall, faults: &[Fault]) -> String {
     }
 }
 
-/// The text is that of a path already.
+/// The text is a formatted path already.
 fn quoted(file: &str) -> String {
     match file.starts_with("$'") {
         true => format!("`{file}`"),

@@ -1,4 +1,4 @@
-//! The plan of a test with faults: which call fails next and how, and what became of each. Starts no
+//! The plan of a test with faults: which call fails next and how, and the results. Starts no
 //! process and reads no clock.
 
 use std::collections::BTreeMap;
@@ -14,24 +14,24 @@ use retake_types::loop_record::crash::{CrashFaultState, TestedFaults};
 use crate::check::FailedCheck;
 use crate::fault_run::{FaultCall, FaultOutcome};
 
-/// How many calls of one kind are tried: the same call on a file of the same role.
+/// How many calls of one kind are tried: the same call on files of the same role.
 pub(crate) const EACH: usize = 6;
 
-/// A call and how it is to fail.
+/// A call and its fault.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedFault {
-    /// From 1, in an order that is the same every time.
+    /// From 1, in a reproducible order.
     pub(crate) number: u64,
     pub(crate) call: FaultCall,
     pub(crate) fault: Fault,
 }
 
-/// What became of one fault.
+/// The result of one fault.
 #[derive(Debug)]
 pub(crate) enum FaultReport {
-    /// What was acknowledged is there.
+    /// Everything acknowledged is there.
     Handled,
-    /// The same, but the program said success and left other files than without the fault.
+    /// The same, but the program reported success and left other files than without the fault.
     Ignored(FaultCall),
     Fails(Box<FailedFault>),
     /// A power loss at this moment fails without the fault, too.
@@ -48,9 +48,9 @@ pub(crate) struct FailedFault {
     pub(crate) state: CrashFaultState,
     pub(crate) outcome: FaultOutcome,
     pub(crate) said: String,
-    /// The name of the state in the recording.
+    /// The key of the state in the recording.
     pub(crate) key: String,
-    /// How many lines were acknowledged when it was checked.
+    /// How many lines were acknowledged at the time of the checked state.
     pub(crate) acks: usize,
     pub(crate) check: FailedCheck,
     /// A kill at this moment fails without the fault, too.
@@ -61,7 +61,7 @@ pub(crate) struct FailedFault {
 /// The faults of one kind that fail in the same way.
 #[derive(Debug)]
 pub(crate) struct FailingFaults {
-    /// Those that fail, by number.
+    /// Their numbers.
     pub(crate) numbers: Vec<u64>,
     pub(crate) faults: Vec<Fault>,
     /// The one with the lowest number.
@@ -75,11 +75,11 @@ pub(crate) struct FaultPlan {
     begun: u64,
     exhausted: bool,
     pub(crate) tested: TestedFaults,
-    /// By what makes them one finding.
+    /// By finding.
     pub(crate) failing: BTreeMap<(String, String), FailingFaults>,
     pub(crate) ignored: Vec<(u64, FaultCall, Fault)>,
     pub(crate) fail_without_fault: u64,
-    /// Why runs were not checked, the first of them.
+    /// Why runs were not checked: the first reason.
     pub(crate) not_checked: Option<String>,
 }
 
@@ -105,7 +105,7 @@ impl FaultPlan {
         }
     }
 
-    /// The plan is over: whether all of it was done.
+    /// Ends the plan; notes whether all of it was done.
     pub(crate) fn finish(&mut self) {
         self.tested.complete = self.exhausted && self.begun == self.tested.tried;
         self.ignored.sort_unstable_by_key(|(number, ..)| *number);
@@ -133,7 +133,7 @@ impl FaultPlan {
                 let known = known.get_mut();
                 known.numbers.push(number);
                 known.faults.push(step.fault);
-                // Workers end in any order; findings must not depend on it.
+                // Workers finish in any order; findings must not depend on it.
                 if number < known.first.0 {
                     known.first = (number, failed);
                 }
@@ -185,9 +185,9 @@ fn kind_of(call: &FaultCall) -> String {
     format!("{} {} {to}", call.call, shape(&call.file))
 }
 
-/// What is tried, in order: first one call of each kind, then another, so that a budget that is
-/// spent has seen every kind. Of calls that repeat the first two, the last, and some between, which
-/// the seed decides.
+/// The faults in order: first one call of each kind, then another, so that an exhausted budget
+/// has covered every kind. Of repeated calls the first two, the last, and some between, which
+/// the seed selects.
 fn planned(calls: &[FaultCall], seed: u64) -> Vec<PlannedFault> {
     let mut kinds: BTreeMap<String, Vec<&FaultCall>> = BTreeMap::new();
     for call in calls {
@@ -202,7 +202,7 @@ fn planned(calls: &[FaultCall], seed: u64) -> Vec<PlannedFault> {
     for round in 0..EACH {
         for kind in &chosen {
             let Some(call) = kind.get(round) else { continue };
-            // A name that only a later release knows is none that this one can inject.
+            // This release cannot inject a fault that only a later one knows.
             for fault in call.faults.iter().filter_map(|name| name.parse().ok()) {
                 let number = planned.len() as u64 + 1;
                 planned.push(PlannedFault { number, call: (*call).clone(), fault });

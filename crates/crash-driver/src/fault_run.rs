@@ -1,10 +1,10 @@
 //! One run of the program in which a call fails.
 //!
 //! Theory of operation. The worker's keeper starts another retake in the worker's mount namespace,
-//! where a copy of the directory lies at its own path, and that retake records the program there. A
-//! thread of this process could not: without privileges a namespace is entered by processes only. The
-//! two talk through files in the worker's directory: the recording, the same as the disk would have it
-//! after a failed sync, and an answer.
+//! where a copy of the directory is mounted at its own path, and that retake records the program there. A
+//! thread of this process could not: without privileges only a process can enter a namespace. The
+//! two communicate through files in the worker's directory: the recording, its variant as the disk would have
+//! it after a failed sync, and an answer.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,33 +33,33 @@ const DROPPED: &str = "dropped.log";
 const ANSWER: &str = "answer.json";
 const SAID: &str = "stderr";
 
-/// How much of what the program writes to stderr is kept.
+/// How much of the program's stderr is kept.
 const KEPT: u64 = 2048;
 
-/// How much longer than the program the retake that records it may take.
+/// How much longer than the program the recording retake may take.
 const MARGIN: Duration = Duration::from_secs(20);
 
 /// A run to be recorded in another process.
 pub struct FaultRun {
     pub root: PathBuf,
     pub program: Vec<OsString>,
-    /// The call that has to fail; without one, calls that could are listed.
+    /// The call to make fail; `None` lists the calls that could fail.
     pub target: Option<FaultTarget>,
     pub timeout: Duration,
-    /// Where the answer goes.
+    /// The directory for the answer.
     pub directory: PathBuf,
 }
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultAnswer {
     pub outcome: FaultOutcome,
-    /// The call that failed; none if the program did not make it.
+    /// The call that failed; `None` if the program did not make it.
     pub injected: Option<FaultCall>,
-    /// The calls that could fail, where none had to.
+    /// The calls that could fail, if none had to.
     pub calls: Vec<FaultCall>,
-    /// The last that the program wrote to stderr.
+    /// The end of the program's stderr.
     pub said: String,
 }
 
@@ -69,12 +69,12 @@ pub struct FaultAnswer {
 pub enum FaultOutcome {
     Exited(i32),
     Signaled(i32),
-    /// There is no recording, for this reason.
+    /// The reason why there is no recording.
     NotRecorded(String),
 }
 
 impl FaultOutcome {
-    /// Such as `exited with 3`.
+    /// How it ended, such as `exited with 3`.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Exited(code) => outcome_text(WorkloadOutcome::Exited(*code)),
@@ -84,21 +84,21 @@ impl FaultOutcome {
     }
 }
 
-/// A call that can fail, by names.
+/// A call that can fail, with file names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultCall {
     pub call: String,
     pub occurrence: u32,
-    /// Relative to the root; `.` is the root itself, and what concerns everything.
+    /// Relative to the root; `.` is the root itself, and calls that concern everything.
     pub file: String,
-    /// Where a rename leads.
+    /// The target of a rename.
     pub to: Option<String>,
-    /// How many operations came before it.
+    /// How many operations preceded it.
     pub operations: u32,
     /// How many lines were acknowledged before it.
     pub acknowledgements: usize,
-    /// By name.
+    /// Names of faults.
     pub faults: Vec<String>,
 }
 
@@ -224,11 +224,11 @@ fn named(recording: &Recording, sites: &[FaultSite]) -> Vec<FaultCall> {
     calls
 }
 
-/// How the program is started again, and by what.
+/// How to start the program again.
 pub struct FaultLaunch<'a> {
     /// The program as it was recorded, with its directory and variables.
     pub program: Launch,
-    /// The command that performs a run; its arguments go before the program's own.
+    /// The command that performs a run; its arguments precede the program's own.
     pub command: &'a (dyn Fn(&FaultRun) -> Vec<OsString> + Sync),
 }
 
@@ -245,7 +245,7 @@ pub(crate) enum EndedRun {
 }
 
 impl CheckWorker {
-    /// Runs the program on a directory as it was before the recording.
+    /// Runs the program in a directory with the content from before the recording.
     pub(crate) fn run_fault(
         &mut self,
         launch: &FaultLaunch<'_>,

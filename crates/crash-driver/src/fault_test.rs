@@ -1,8 +1,8 @@
-//! Runs the program once for every fault and checks what it left: the directory as it is, the same
-//! after a power loss, and the same without what the kernel dropped when it could not sync it.
+//! Runs the program once for every fault and checks the result: the directory as it is, the same
+//! after a power loss, and the same without the data that the kernel dropped when it could not sync it.
 //!
-//! A failure is put down to the fault only if the program does well without it: where a power loss at
-//! the moment of the fault already fails, it is a finding of the crash states and none of the faults.
+//! A failure is attributed to the fault only if the program succeeds without it: if a power loss at
+//! the moment of the fault already fails, that is a finding of the crash states and not of the faults.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -24,11 +24,11 @@ use crate::fault_plan::{FailedFault, FaultPlan, FaultReport, PlannedFault};
 use crate::fault_run::{EndedRun, FaultAnswer, FaultLaunch, FaultOutcome};
 use crate::report::ReportNote;
 
-/// The least time that a run with a fault gets: a program may wait before it tries again.
+/// Minimum time limit of a run with a fault: a program may wait before it tries again.
 const LEAST: Duration = Duration::from_secs(15);
-/// How much longer than without a fault it may take.
+/// The time limit as a multiple of the duration without a fault.
 const LONGER: u32 = 20;
-/// The time for the run that lists the calls.
+/// Time limit of the run that lists the calls.
 const LISTING: Duration = Duration::from_secs(600);
 
 pub struct FaultTest<'a> {
@@ -37,7 +37,7 @@ pub struct FaultTest<'a> {
     pub model: Model,
     pub check: &'a Check,
     pub deadline: Option<Instant>,
-    /// Decides which calls are tried of those that repeat often.
+    /// Selects which of the calls that repeat often are tried.
     pub seed: u64,
     pub launch: &'a FaultLaunch<'a>,
     pub observer: &'a dyn CrashObserver,
@@ -58,9 +58,9 @@ struct Unfaulted<'a> {
     digest: u128,
     acks: Vec<&'a [u8]>,
     said: String,
-    /// It left the same when it was run again.
+    /// It left the same files when it was run again.
     repeatable: bool,
-    /// It passes a power loss at its end.
+    /// It survives a power loss at its end.
     survives: bool,
     timeout: Duration,
 }
@@ -178,7 +178,7 @@ impl FaultTest<'_> {
         let ended = worker
             .run_fault(self.launch, &unfaulted.initial, Some(target), unfaulted.timeout)
             .map_err(StepError::Failed)?;
-        // The signal that ends us may have ended the program first.
+        // The signal to this process may have terminated the program first.
         if signals::received().is_some() {
             return Err(StepError::Cancelled);
         }
@@ -267,8 +267,8 @@ impl FaultTest<'_> {
         })))
     }
 
-    /// Whether a program that exited with 0 left something out and did not say so: fewer lines than
-    /// without the fault, no other ones, and nothing else on stderr.
+    /// Whether a program that exited with 0 omitted something without saying so: fewer lines than
+    /// without the fault, no different ones, and nothing else on stderr.
     fn silent(
         &self,
         worker: &mut CheckWorker,
@@ -319,7 +319,7 @@ impl FaultTest<'_> {
         }
     }
 
-    /// How the check of a state fails, if it does. Without others it is given what its recording has
+    /// How the check of a state fails, if it does. By default it gets what its recording has
     /// acknowledged by then.
     fn check_state(
         &self,
@@ -346,7 +346,7 @@ impl FaultTest<'_> {
     }
 }
 
-/// The state at the end of a recording of which this is kept.
+/// The state at the end of a recording, with `kept`.
 fn end_state(recording: &Recording, kept: Kept) -> StateKey {
     StateKey {
         point: Point { operation: operations(&recording.entries), during: false },
@@ -359,7 +359,7 @@ fn operations(entries: &[Entry]) -> u32 {
     entries.iter().filter(|entry| matches!(entry, Entry::Operation(_))).count() as u32
 }
 
-/// When the directory is looked at: after the first line that is acknowledged after the fault, since
+/// When to check the directory: after the first acknowledgement after the fault, because
 /// later work may cover what is missing, and at the end.
 fn moments(recording: &Recording, before: usize) -> Vec<Point> {
     let is_ack = |entry: &&Entry| matches!(entry, Entry::Acknowledgement(_));
@@ -370,7 +370,7 @@ fn moments(recording: &Recording, before: usize) -> Vec<Point> {
     moments.map(|operation| Point { operation, during: false }).collect()
 }
 
-/// How many lines were acknowledged before the operation after this one.
+/// How many lines were acknowledged before the next operation.
 fn acks_by(recording: &Recording, operation: u32) -> usize {
     let mut left = operation;
     let by = recording.entries.iter().take_while(|entry| match entry {
@@ -394,7 +394,7 @@ fn final_tree(recording: &Recording) -> Tree {
     tree
 }
 
-/// Reports how far the plan is.
+/// Reports the progress of the plan.
 struct FaultProgress<'a> {
     observer: &'a dyn CrashObserver,
     begun: Instant,

@@ -1,4 +1,4 @@
-//! The findings of a log, in a file beside it: nothing else is needed to reproduce one.
+//! The findings of a log, in a file beside it: together they suffice to reproduce one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use retake_crash::model::Model;
 use retake_types::loop_record::crash::CrashFinding;
 use serde::{Deserialize, Serialize};
 
-/// The log of the check in which the crash of a finding comes.
+/// The log of the check during which the crash of a finding happens.
 pub fn recovery_log(log: &Path, id: &str) -> PathBuf {
     let mut name = log.as_os_str().to_owned();
     name.push(format!(".{id}.log"));
@@ -25,14 +25,14 @@ pub struct Findings {
     pub findings: Vec<CrashFinding>,
 }
 
-/// Raised whenever the file means something else than before.
+/// Increased whenever the meaning of the file changes.
 const VERSION: u32 = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FindingsError {
     #[error("{} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("{} is no list of findings: {source}", path.display())]
+    #[error("{} is not a list of findings: {source}", path.display())]
     Foreign { path: PathBuf, source: serde_json::Error },
     #[error("{} was written by a newer retake (version {version})", path.display())]
     Newer { path: PathBuf, version: u32 },
@@ -49,7 +49,7 @@ impl Findings {
         Self { version: VERSION, model, verify, verify_timeout_ms, findings }
     }
 
-    /// Where the findings of a log are.
+    /// The path of a log's findings.
     pub fn path(log: &Path) -> PathBuf {
         let mut name = log.as_os_str().to_owned();
         name.push(".findings.json");
@@ -70,7 +70,7 @@ impl Findings {
         }
     }
 
-    /// `None` if the log was never explored.
+    /// `None` if the log has not been explored.
     pub fn read(log: &Path) -> Result<Option<Self>, FindingsError> {
         let path = Self::path(log);
         let text = match std::fs::read(&path) {

@@ -1,11 +1,11 @@
-//! A directory to watch that begins empty, or as a copy of another one: what an earlier recording
-//! left in it would count as durable and hide what is not synced.
+//! A watched directory that begins empty, or as a copy of another one: files that an earlier recording
+//! left there would count as durable and hide missing syncs.
 
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// What the directory begins with.
+/// The initial content of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FreshRoot {
     Empty,
@@ -27,8 +27,8 @@ pub enum FreshRootError {
 }
 
 impl FreshRoot {
-    /// Empties the directory, which is made if it is not there, and copies into it what is asked
-    /// for. Refuses to remove what nobody can mean.
+    /// Empties the directory, creating it if necessary, and copies the requested content into it.
+    /// Refuses to remove anything that was surely not meant.
     pub fn prepare(&self, root: &Path) -> Result<(), FreshRootError> {
         let failed = |source| FreshRootError::Io { path: root.to_owned(), source };
         std::fs::create_dir_all(root).map_err(failed)?;

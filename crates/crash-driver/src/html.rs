@@ -1,5 +1,5 @@
-//! A crash test as one HTML file that needs nothing else: the findings, and the timeline of what the
-//! program did with its syncs, labels and acknowledgements. No script, no request, every text
+//! A crash test as one self-contained HTML file: the findings, and the timeline of the program's
+//! operations, syncs, labels and acknowledgements. No script, no requests, every text
 //! escaped.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +12,13 @@ use retake_types::text;
 use crate::report::CrashReport;
 use crate::timeline;
 
-/// A longer timeline is collapsed where no finding is near.
+/// A longer timeline is collapsed except near findings.
 const WHOLE: usize = 400;
 /// How many rows around a finding are visible in a collapsed timeline.
 const NEAR: usize = 12;
-/// How many of the collapsed rows can be opened at each end.
+/// How many of the collapsed rows can be expanded at each end.
 const COLLAPSED: usize = 200;
-/// The overview has at most this many columns.
+/// Maximum number of columns of the overview.
 const COLUMNS: usize = 600;
 
 const STYLE: &str = "\
@@ -132,9 +132,9 @@ fn add_findings(html: &mut Html, report: &CrashReport) {
     }
 }
 
-/// The findings that concern an operation.
+/// The findings that concern each operation.
 struct Marks<'a> {
-    /// Whether operations can be linked to: the anchors of the page are those of the program.
+    /// Whether operations have links: the anchors of the page are those of the program.
     anchors: bool,
     lost: BTreeMap<u32, Vec<&'a str>>,
     /// By the number of rows before the crash.
@@ -155,12 +155,12 @@ impl<'a> Marks<'a> {
         Self { anchors: true, lost, crash }
     }
 
-    /// For what a check did before the crash that a finding is about, and for a run with a fault.
+    /// For the operations of a check before the crash in a finding, and for a run with a fault.
     fn of_recovery() -> Self {
         Self { anchors: false, lost: BTreeMap::new(), crash: BTreeMap::new() }
     }
 
-    /// Whether a finding loses the row at this place, or crashes after it.
+    /// Whether the row at this index is lost in a finding, or followed by its crash.
     fn concerns(&self, at: usize, row: &TimelineRow) -> bool {
         let lost = row.number.is_some_and(|number| self.lost.contains_key(&number));
         lost || self.crash.contains_key(&(at + 1))

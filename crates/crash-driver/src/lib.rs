@@ -1,9 +1,9 @@
 //! Drives a crash test: a program is recorded once, the states that a crash could have left are
-//! built from the recording, and a command of the user's checks each of them.
+//! built from the recording, and the user's command checks each of them.
 //!
-//! What may survive a crash is decided in `retake_crash`. States are explored by the loop driver of
-//! `retake_runner`, on this machine ([`exploration`]) or on others ([`remote_exploration`]).
-//! Nothing here prints: progress and notices are [`event`]s, which a front end puts into words.
+//! `retake_crash` decides what may survive a crash. The loop driver of `retake_runner` explores
+//! states, on this machine ([`exploration`]) or on others ([`remote_exploration`]).
+//! Nothing here prints: progress and notices are [`event`]s, which a front end words.
 
 pub mod check;
 pub mod check_sandbox;

@@ -1,6 +1,6 @@
-//! A crash test in the record: one loop, with entries for what the program did step by step, how
-//! many states there are, each finding, and how it ended. A hundred thousand states add nothing to
-//! it.
+//! A crash test in the record: one loop, with entries for the program's steps, the number of
+//! states, each finding, and the outcome. Its size does not depend on the number of
+//! states.
 
 use retake_crash::model::Coverage;
 use retake_crash::operation::{Entry, Recording};
@@ -16,17 +16,17 @@ use crate::event::{CrashEvent, CrashObserver};
 use crate::source_places::SourcePlaces;
 use crate::timeline;
 
-/// Labels beyond this many are only counted.
+/// Maximum number of recorded labels; further ones are only counted.
 const MOST_LABELS: usize = 1000;
-/// Rows of the timeline beyond this many are in the log only.
+/// Maximum number of recorded rows of the timeline; further ones are in the log only.
 const MOST_ROWS: usize = 5000;
 
-/// Records the loop for as long as its record can be written to.
+/// Records the loop as long as the record can be written to.
 pub struct CrashRecorder<'a> {
     store: Option<Store>,
     id: LoopId,
     redactor: Redactor,
-    /// Held until the loop has ended on the record.
+    /// Held until the end of the loop is recorded.
     recording: Option<LoopRecording>,
     observer: &'a dyn CrashObserver,
 }
@@ -78,7 +78,7 @@ impl<'a> CrashRecorder<'a> {
         returned
     }
 
-    /// A text without the secrets that must not be written down.
+    /// Removes secrets from a text.
     pub fn without_secrets(&self, text: &str) -> String {
         self.redactor.redact_str(text).0.into_owned()
     }
@@ -95,7 +95,7 @@ impl<'a> CrashRecorder<'a> {
         });
     }
 
-    /// What the program did.
+    /// Appends the steps of the program.
     pub fn append_workload(
         &mut self,
         recording: &Recording,

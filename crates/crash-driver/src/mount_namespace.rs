@@ -1,10 +1,10 @@
-//! Mount namespaces in which another directory lies over the recorded one, so that a check finds a
-//! crash state under the very path the program used.
+//! Mount namespaces in which another directory is mounted over the recorded one, so that a check finds a
+//! crash state at the same path that the program used.
 //!
-//! Theory of operation. A process inherits its parent's namespace. Before any thread begins, this
+//! Theory of operation. A process inherits its parent's namespace. Before any thread starts, this
 //! process enters one new namespace after the other, mounts a directory over the recorded one in
 //! each and starts a process there; then it returns. Without privileges all of that happens in a
-//! user namespace in which the user keeps its number; that one cannot be left again.
+//! user namespace in which the user keeps its id, and which the process cannot leave again.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -21,7 +21,7 @@ pub(crate) struct OriginalNamespace {
 }
 
 impl OriginalNamespace {
-    /// Makes sure that namespaces can be made here. Only for a process without threads.
+    /// Ensures that namespaces can be created here. Only for a process without threads.
     pub(crate) fn new() -> io::Result<Self> {
         let directory = File::open(".").ok();
         if !rustix::process::geteuid().is_root() {
@@ -29,16 +29,16 @@ impl OriginalNamespace {
         }
         let namespace = File::open("/proc/self/ns/mnt")?;
         let original = Self { namespace, directory };
-        // Tried once without consequences: containers forbid some of it to root, too.
+        // A trial without consequences: containers forbid some of it even to root.
         enter_new().and_then(|()| original.restore())?;
         Ok(original)
     }
 
-    /// Enters a new namespace in which `source` is found at `target`.
+    /// Enters a new namespace in which `source` is mounted at `target`.
     pub(crate) fn enter_new_with(&self, source: &Path, target: &Path) -> io::Result<()> {
         enter_new()?;
         mount(Some(&c_path(source)?), &c_path(target)?, libc::MS_BIND)?;
-        // The working directory may be below what is covered now.
+        // The working directory may be below the covered one now.
         if let Ok(here) = std::env::current_dir() {
             std::env::set_current_dir(here)?;
         }
@@ -47,10 +47,10 @@ impl OriginalNamespace {
 
     /// Returns to it, and to the working directory.
     pub(crate) fn restore(&self) -> io::Result<()> {
-        // SAFETY: a namespace that we hold.
+        // SAFETY: the descriptor of a namespace, which is open.
         done(unsafe { libc::setns(self.namespace.as_raw_fd(), libc::CLONE_NEWNS) })?;
         if let Some(directory) = &self.directory {
-            // SAFETY: a directory that we hold.
+            // SAFETY: the descriptor of a directory, which is open.
             done(unsafe { libc::fchdir(directory.as_raw_fd()) })?;
         }
         Ok(())
@@ -60,15 +60,15 @@ impl OriginalNamespace {
 fn enter_new() -> io::Result<()> {
     // SAFETY: plain numbers.
     done(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-    // Nothing that is mounted from here on may be seen outside.
+    // Later mounts must not be visible outside.
     mount(None, c"/", libc::MS_REC | libc::MS_PRIVATE)
 }
 
-/// Enters a user namespace with our own ids and the right to mount in it.
+/// Enters a user namespace with the same ids and the right to mount in it.
 fn enter_user_namespace() -> io::Result<()> {
     // SAFETY: no arguments, no failure.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    // A thread that was joined may be counted for a moment longer.
+    // A joined thread may be counted for a moment longer.
     let mut tries = 0;
     // SAFETY: plain numbers.
     while unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) } < 0 {
@@ -86,7 +86,7 @@ fn enter_user_namespace() -> io::Result<()> {
 
 fn mount(from: Option<&CStr>, to: &CStr, flags: libc::c_ulong) -> io::Result<()> {
     let from = from.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: both paths end with a zero; the rest is not used with these flags.
+    // SAFETY: both paths are NUL-terminated; the rest is not used with these flags.
     done(unsafe { libc::mount(from, to.as_ptr(), std::ptr::null(), flags, std::ptr::null()) })
 }
 

@@ -1,5 +1,5 @@
-//! Crashes during recovery: the check of a state that passes is recorded while it works, and what a
-//! crash in the middle of it could leave must pass, too. One level deep: the recovery of a recovery
+//! Crashes during recovery: the check of a state that passes is recorded, and the states that a
+//! crash during it could leave must pass, too. One level deep: the recovery of a recovery
 //! is not tested.
 
 use std::collections::{BTreeSet, HashMap};
@@ -15,7 +15,7 @@ use crate::check_worker::{CheckInput, CheckWorker};
 use crate::exploration_plan::FailingState;
 use crate::failing_state;
 
-/// Tests recoveries, from any worker, and keeps what it finds.
+/// Tests recoveries, from any worker, and collects the findings.
 pub struct RecoveryCrashes<'a> {
     check: &'a Check,
     model: Model,
@@ -25,9 +25,9 @@ pub struct RecoveryCrashes<'a> {
 
 #[derive(Default)]
 struct RecoveryResults {
-    /// By digest: with how many acknowledgements a state passed.
+    /// By digest: the number of acknowledgements with which a state passed.
     passed: HashMap<u128, usize>,
-    /// States during recovery that were checked.
+    /// How many states during recovery were checked.
     checked: u64,
     /// By sentence without its numbers.
     causes: HashMap<String, RecoveryCause>,
@@ -50,8 +50,8 @@ pub struct RecoveredState<'a> {
 }
 
 impl<'a> RecoveredState<'a> {
-    /// A state during the recovery. The check gets the data of the first crash: after it the program
-    /// acknowledged nothing.
+    /// A state during the recovery. The check gets the data of the first crash: the program
+    /// acknowledged nothing after it.
     fn input(&self, during: &'a CrashState) -> CheckInput<'a> {
         CheckInput {
             tree: &during.tree,
@@ -62,7 +62,7 @@ impl<'a> RecoveredState<'a> {
     }
 }
 
-/// A finding, and the recording of the check in which the crash comes.
+/// A finding, and the recording of the check during which the crash happens.
 pub struct RecoveryFinding {
     pub finding: CrashFinding,
     pub recording: Recording,
@@ -87,18 +87,18 @@ impl<'a> RecoveryCrashes<'a> {
         self.results().failing.iter().copied().collect()
     }
 
-    /// This many were checked by other machines.
+    /// Sets how many states other machines checked.
     pub(crate) fn set_checked(&self, states: u64) {
         self.results().checked = states;
     }
 
-    /// Records the check of a state that passed, and checks what it could leave.
+    /// Records the check of a state that passed, and checks the states it could leave.
     pub(crate) fn test(
         &self,
         worker: &mut CheckWorker,
         recovered: &RecoveredState<'_>,
     ) -> Result<(), CheckError> {
-        // It passed before; one that fails while it is recorded has nothing to recover from.
+        // It passed before; if it fails while it is recorded there is no recovery to test.
         let recording = worker.record(self.check, recovered.input(recovered.state))?;
         let acts = |entry: &Entry| matches!(entry, Entry::Operation(_));
         let Some(recording) = recording.filter(|it| it.entries.iter().any(acts)) else {
@@ -115,7 +115,7 @@ impl<'a> RecoveryCrashes<'a> {
             }
             match worker.check(self.check, recovered.input(&state))? {
                 CheckOutcome::Passed => self.mark_passed(&state, recovered.acks.len()),
-                // The signal that ends us may have ended the check first.
+                // The signal to this process may have terminated the check first.
                 CheckOutcome::Failed(_) if signals::received().is_some() => break,
                 CheckOutcome::Failed(failed) => failing.push(FailingState {
                     number: recovered.number,
@@ -166,7 +166,7 @@ impl<'a> RecoveryCrashes<'a> {
             });
         }
         if signals::received().is_some() {
-            // An explanation that was cut short may be wrong.
+            // An interrupted explanation may be wrong.
             let found = failing_state::unexplained(&explainer, failing);
             if let Some(finding) = found {
                 let cause = finding.sentence.clone();
@@ -184,7 +184,7 @@ impl<'a> RecoveryCrashes<'a> {
             let (verdict, output) = match checked {
                 CheckOutcome::Failed(failed) => (failed.verdict(), failed.output),
                 CheckOutcome::Passed => (FLAKY.to_owned(), String::new()),
-                // It failed before, and a signal does not take that back.
+                // It failed before, even if a signal keeps it from being checked again.
                 CheckOutcome::Cancelled => (failing_state::NOT_REPEATED.to_owned(), String::new()),
             };
             let sentence = cause.sentence.clone();
@@ -195,7 +195,7 @@ impl<'a> RecoveryCrashes<'a> {
         Ok(())
     }
 
-    /// Findings whose sentences differ only in numbers are one.
+    /// Findings whose sentences differ only in numbers are merged.
     fn add_finding(
         &self,
         recovered: &RecoveredState<'_>,

@@ -1,7 +1,7 @@
 //! An exploration whose states are checked on other machines: ranges of states are submitted as
-//! runs, and their answers are put together as if the states had been checked here.
+//! runs, and their answers are combined as if the states had been checked here.
 //!
-//! What a failure means is found out here, afterwards, as always. A share without an answer is
+//! Failures are explained here, afterwards, as always. A share without an answer is
 //! neither clean nor failing: its states were not checked, and the report says so.
 
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ use crate::state_range::{self, StateRange};
 /// How much later than its last check a share may end.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What a machine is asked to do with its share.
+/// The task of a machine that checks a share.
 #[derive(Clone, Copy, Debug)]
 pub struct ShareCommand<'a> {
     /// The log of the recording.
@@ -49,24 +49,24 @@ pub struct ShareCommand<'a> {
     pub recovery: bool,
     /// No check begins after this time.
     pub until: Option<Timestamp>,
-    /// Checks at once; as many as the scheduler gives processors without.
+    /// Number of parallel checks; by default the processors that the scheduler assigns.
     pub jobs: Option<u16>,
 }
 
-/// Where shares are checked, and how they are asked for.
+/// The target for shares, and the command for a share.
 pub struct RemoteExploration<'a, X> {
     pub executor: X,
     /// Runs the scheduler's programs and collects results.
     pub worker: Worker,
     pub context: &'a RunContext,
     pub jobs: Option<u16>,
-    /// The arguments by which this program is asked to check a share.
+    /// The arguments that make this program check a share.
     pub arguments: fn(&ShareCommand<'_>) -> Vec<String>,
 }
 
 /// Checks the states of one exploration on other machines.
 pub trait RemoteExplorer {
-    /// `took` is how long one check took here.
+    /// `took` is the duration of one check on this machine.
     fn explore(
         &mut self,
         exploration: &Exploration<'_>,
@@ -133,7 +133,7 @@ where
     X: ResumableExecutor,
     X::Error: fmt::Display,
 {
-    /// The complete answers to the same question from submitters that died. What they had submitted
+    /// The complete answers to the same question from submitters that died. Their submissions
     /// can be taken over again until everything is answered.
     fn take_over(
         &mut self,
@@ -231,7 +231,7 @@ fn under_way(status: &RemoteStatus) -> usize {
     status.queued + status.running
 }
 
-/// When what is under way is cancelled because the time is used up.
+/// Cancels active shares when the time is used up.
 #[derive(Debug, Default)]
 struct TimeLimit {
     refreshed: bool,
@@ -239,8 +239,8 @@ struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// A share that runs ends by itself and answers; one that waits would have nothing to do. Where
-    /// the shares are is asked once before it is relied on.
+    /// A running share ends by itself and answers; a queued one would have nothing to do. The state
+    /// of the shares is queried once before it is relied on.
     fn decide(&mut self, over: bool, status: &RemoteStatus) -> UnderWay {
         if !over || self.cancelled || signals::received().is_some() {
             return UnderWay::Keep;
@@ -257,7 +257,7 @@ impl TimeLimit {
     }
 }
 
-/// The plan of an exploration on other machines: which range is submitted next, and what is known.
+/// The plan of an exploration on other machines: the next range to submit, and the answers.
 /// Starts no process and reads no clock.
 struct SharePlan {
     ranges: VecDeque<StateRange>,
@@ -275,11 +275,11 @@ impl SharePlan {
     }
 }
 
-/// What a share came to.
+/// The result of a share.
 enum ShareReport {
     Answered(ShareAnswer),
     Lost(ShareFailure),
-    /// It was cancelled because nothing more was wanted.
+    /// It was cancelled because it was no longer needed.
     Unwanted,
 }
 
@@ -328,7 +328,7 @@ struct ShareSteps<'a> {
     jobs: Option<u16>,
     arguments: fn(&ShareCommand<'_>) -> Vec<String>,
     loop_id: LoopId,
-    /// How many states there are in all.
+    /// The number of all states.
     total: u64,
     prepared: u64,
     begun: Instant,
@@ -359,7 +359,7 @@ impl ShareSteps<'_> {
         let position =
             LoopPosition { kind: Kind::Crash, id: self.loop_id, iteration: self.prepared };
         let mut request = RunRequest::new(position, command, check.directory());
-        // The answer is read from the record, whatever its size.
+        // The answer is read from the record, so its size in the result is unlimited.
         request.output.max_bytes = Some(u64::MAX);
         request.label(SHARE_LABEL, range.to_string());
         request.set_timeout(left.map(|left| left + check.timeout() + SLACK));
@@ -417,7 +417,7 @@ impl<X> RemoteSteps<SharePlan, ShareStepError<X>> for ShareSteps<'_> {
     }
 }
 
-/// The failing states themselves. What failed during recovery is found out once more, here.
+/// Rebuilds the failing states. Failures during recovery are determined once more, here.
 fn rebuild_failing(
     exploration: &Exploration<'_>,
     states: CrashStates<'_>,
@@ -446,7 +446,7 @@ fn rebuild_failing(
     Ok(found)
 }
 
-/// Hashes everything that the answers depend on.
+/// Hashes everything that determines the answers.
 fn question_hash(exploration: &Exploration<'_>, log: &[u8]) -> String {
     let Exploration { model, options, check, recovery, .. } = exploration;
     let mut hash = blake3::Hasher::new();

@@ -1,5 +1,5 @@
-//! The report of a crash test: its numbers, its findings, and the sentences that every form of it
-//! shares.
+//! The report of a crash test: its numbers, its findings, and the sentences that all its forms
+//! share.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,42 +22,42 @@ pub struct CrashReport {
     pub verified: u64,
     /// Whether all of them were.
     pub complete: bool,
-    /// States that other machines were to check and did not.
+    /// States assigned to other machines that were not checked.
     pub lost: u64,
     /// Of the states in [`CrashReport::verified`].
     pub failed: u64,
-    /// The signal that ended the test before it was done.
+    /// The signal that ended the test early.
     pub interrupted: Option<i32>,
     /// States during recovery that were checked.
     pub during_recovery: u64,
-    /// Calls that were made to fail, if that was asked for.
+    /// Calls that were made to fail, if requested.
     pub faults: Option<TestedFaults>,
-    /// Whether crash states were asked for.
+    /// Whether crash states were requested.
     pub crashes: bool,
     /// Processes that outlived the program's first one when it was recorded.
     pub left_running: LeftRunning,
     pub findings: Vec<CrashFinding>,
-    /// By finding: the recording of the check in which its crash comes.
+    /// By finding: the recording of the check during which its crash happens.
     pub recoveries: Vec<(String, Recording)>,
     /// By finding: the recording of the run in which a call failed.
     pub faulted: Vec<(String, Recording)>,
-    /// What to know besides the findings.
+    /// Notes besides the findings.
     pub notes: Vec<ReportNote>,
     pub command: String,
     pub verify: String,
     pub root: PathBuf,
 }
 
-/// Something to know besides the findings.
+/// A note besides the findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportNote {
-    /// Checks did not see the path that was recorded, for this reason.
+    /// Checks did not see the recorded path, for this reason.
     OtherPath(String),
     /// This many states during recovery were checked.
     DuringRecovery(u64),
-    /// Files that were there before the program ran.
+    /// Files that existed before the program ran.
     RootNotEmpty { files: u64 },
-    /// The program said everything after it had done everything.
+    /// All acknowledgements came after the last operation.
     LateAcknowledgements(u64),
     /// Processes outlived the program's first one.
     LeftRunning(LeftRunning),
@@ -65,21 +65,21 @@ pub enum ReportNote {
     NotChecked { range: StateRange, failure: ShareFailure },
     /// No call was made to fail, for this reason.
     FaultsNotTried(String),
-    /// The program does not pass a power loss at its end without faults.
+    /// Without faults the program does not survive a power loss at its end.
     FaultsWithoutPowerLoss,
-    /// Calls that a new run of the program did not make.
+    /// Calls that a further run of the program did not make.
     FaultsNotReached(u64),
-    /// Runs without an end, or that could not be recorded.
+    /// Runs that did not end, or could not be recorded.
     FaultsNotChecked { runs: u64, why: String },
     /// Faults after which a power loss fails as it does without them.
     FailsWithoutFault(u64),
-    /// The program said success and left other files than without the fault; the check passes.
+    /// The program reported success and left other files than without the fault; the check passes.
     FaultsIgnored { faults: u64, first: String },
-    /// Programs and libraries that are not what they were when they were recorded.
+    /// Programs and libraries that have changed since the recording.
     SourceChanged(Vec<String>),
     /// Operations whose call stack was not kept.
     StacksLeftOut(u64),
-    /// Only these states were to be checked.
+    /// Only these states were checked.
     Shard { shard: StateShard, range: StateRange },
 }
 
@@ -188,7 +188,7 @@ struct ReportJson<'a> {
     verified: u64,
     failing: u64,
     complete: bool,
-    /// Processes that were still running after the program's first one and were ended: what they
+    /// Processes that were still running after the program's first one and were terminated: what they
     /// would have written later is not tested.
     #[serde(skip_serializing_if = "is_zero")]
     processes_ended: u32,
@@ -211,11 +211,11 @@ struct FindingJson<'a> {
     states: u64,
     /// `false` if the test was stopped before the cause was found.
     explained: bool,
-    /// `false` if it was not checked that the sentence says exactly what makes the check fail.
+    /// `false` if it was not verified that the sentence says exactly what makes the check fail.
     proven: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a CrashFault>,
-    /// Where in the program it is.
+    /// The place in the program.
     #[serde(skip_serializing_if = "str::is_empty")]
     source_sentence: &'a str,
     #[serde(skip_serializing_if = "<[OperationPlace]>::is_empty")]
@@ -256,7 +256,7 @@ impl CrashReport {
         }
     }
 
-    /// Whether everything that was asked for was done.
+    /// Whether everything that was requested was done.
     pub fn is_complete(&self) -> bool {
         self.left_running.ended == 0
             && (!self.crashes || self.complete)
@@ -268,8 +268,8 @@ impl CrashReport {
         self.findings.is_empty() && self.failed == 0
     }
 
-    /// Whether something that was to be checked could not be: states on another machine, a run with a
-    /// fault, or every one of them, or what a process would have written that was ended; or
+    /// Whether something that should have been checked could not be: states on another machine, a run with a
+    /// fault, or all of them, or later writes of a terminated process; or
     /// nothing was checked.
     pub fn lacks_answers(&self) -> bool {
         let faults = |tested: &TestedFaults| {
@@ -282,7 +282,7 @@ impl CrashReport {
             || self.faults.as_ref().is_some_and(faults)
     }
 
-    /// One line that says how it went.
+    /// The result in one line.
     pub fn verdict(&self) -> String {
         let mut verdicts = Vec::new();
         if self.crashes {
@@ -340,7 +340,7 @@ impl CrashReport {
         }
     }
 
-    /// Which faults there are and which were tried.
+    /// How many faults there are and how many were tried.
     pub fn fault_coverage(&self) -> Option<String> {
         let tested = self.faults.as_ref()?;
         let left_out = tested.faults - tested.planned.min(tested.faults);

@@ -1,5 +1,5 @@
-//! A directory for crash states, in memory where there is room for that. It is removed when its
-//! owner ends; what a killed process left is removed by the next one.
+//! A directory for crash states, in memory if there is room. It is removed when its
+//! owner ends; a directory of a killed process is removed by the next one.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "retake-crash-";
 const LOCK: &str = "lock";
-/// Less free memory than this is not worth it.
+/// With less free memory than this, a disk is used.
 const ENOUGH: u64 = 64 << 20;
 
 pub(crate) struct StateScratch {
     path: PathBuf,
-    /// Held for as long as the directory is in use.
+    /// Held as long as the directory is in use.
     _lock: File,
 }
 
 impl StateScratch {
-    /// For states that need this many bytes at a time. Not below `root`: what lies there is covered
-    /// where states are checked.
+    /// For states that need this many bytes at a time. Not below `root`, which is covered by a mount
+    /// when states are checked.
     pub(crate) fn new(root: &Path, bytes: u64) -> io::Result<Self> {
         let memory = Some(PathBuf::from("/dev/shm")).filter(|memory| has_room(memory, bytes));
         let disk = [std::env::temp_dir(), PathBuf::from("/var/tmp")];
@@ -48,13 +48,13 @@ impl StateScratch {
 
 impl Drop for StateScratch {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next one.
+        // The next one removes what cannot be removed now.
         drop(std::fs::remove_dir_all(&self.path));
     }
 }
 
-/// Whether this is a file system in memory with enough of it left. A check may need as much again for
-/// what it writes, and so may everything else that runs on the machine.
+/// Whether this is a file system in memory with enough free space. A check may write as much
+/// again, and other programs on the machine need memory, too.
 fn has_room(path: &Path, bytes: u64) -> bool {
     rustix::fs::statfs(path).is_ok_and(|about| {
         let free = about.f_bavail.saturating_mul(about.f_bsize.unsigned_abs());
@@ -67,21 +67,21 @@ fn fits(bytes: u64, free: u64, available: Option<u64>) -> bool {
     free >= wanted && available.is_none_or(|available| available / 2 >= wanted)
 }
 
-/// How much memory can be used without taking it from somebody, as far as the kernel says so.
+/// How much memory is available without swapping, if the kernel says so.
 fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Removes directories of ours that nobody holds.
+/// Removes directories of this kind that no process holds.
 fn remove_abandoned(parent: &Path) {
     let user = rustix::process::geteuid().as_raw();
     let Ok(entries) = std::fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == user);
-        // One that has no lock yet is just being made.
+        // A directory without a lock is just being created.
         if ours && File::open(entry.path().join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok()) {
             drop(std::fs::remove_dir_all(entry.path()));
         }

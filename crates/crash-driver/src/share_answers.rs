@@ -1,4 +1,4 @@
-//! What other machines answer about their shares of an exploration, as read from the record.
+//! The answers of other machines about their shares of an exploration, read from the record.
 
 use std::io::Read;
 
@@ -11,37 +11,37 @@ use crate::error::CrashTestError;
 use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
 
-/// The label of a run that says which states it was to check.
+/// The label with the states that a run checks.
 pub(crate) const SHARE_LABEL: &str = "crash.share";
-/// More than any answer has.
+/// Larger than any answer.
 const LONGEST: u64 = 64 << 20;
 
-/// What a machine prints about its share, as one line of JSON.
+/// The output of a machine about its share, as one line of JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareAnswer {
-    /// How many distinct states there are in all, as found there; none if time was up before they
+    /// The number of all distinct states, as determined there; `None` if time was up before they
     /// were counted.
     pub distinct: Option<u64>,
     pub verified: u64,
     pub complete: bool,
     /// By number.
     pub failing: Vec<u64>,
-    /// States that recover, but not from a crash while they do.
+    /// States that recover, but not from a crash during that.
     pub failing_recovery: Vec<u64>,
     /// How many states during recovery were checked.
     pub during_recovery: u64,
-    /// Why checks did not see the path that was recorded, if so.
+    /// Why checks did not see the recorded path, if so.
     pub other_path: Option<String>,
 }
 
-/// What a machine prints instead that could not test anything.
+/// The output of a machine that could not test anything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareError {
     pub error: String,
 }
 
-/// What is known of the shares so far.
+/// The answers so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ShareAnswers {
     pub(crate) answers: Vec<(StateRange, ShareAnswer)>,
@@ -50,8 +50,8 @@ pub(crate) struct ShareAnswers {
 }
 
 impl ShareAnswers {
-    /// Adds the complete answers among the runs of a loop whose submitter died. What was cut short
-    /// is asked for again.
+    /// Adds the complete answers among the runs of a loop whose submitter died. Incomplete ones
+    /// are submitted again.
     pub(crate) fn adopt(&mut self, store: &Store, runs: &[Run], total: u64) {
         for (range, run) in runs.iter().filter_map(|run| Some((range_of(run)?, run))) {
             if let Ok(answer) = read_answer(store, run, total)
@@ -63,7 +63,7 @@ impl ShareAnswers {
         }
     }
 
-    /// An error if nothing at all is known although something was asked.
+    /// An error if there is no answer at all although shares were submitted.
     pub(crate) fn checked(self) -> Result<Self, CrashTestError> {
         match self.lost.first() {
             Some((range, failure)) if self.verified() == 0 && signals::received().is_none() => {
@@ -102,12 +102,12 @@ impl ShareAnswers {
     }
 }
 
-/// Whether someone asked for the end of a run.
+/// Whether a run was cancelled.
 pub(crate) fn was_cancelled(run: &Run) -> bool {
     run.outcome.as_ref().is_some_and(|outcome| outcome.kind == OutcomeKind::Cancelled)
 }
 
-/// What a run in the record answers about its share.
+/// The answer of a run in the record about its share.
 pub(crate) fn read_answer(
     store: &Store,
     run: &Run,

@@ -8,7 +8,7 @@ use retake_types::{RunId, text};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShareFailure {
     NotEnded,
-    /// Its process did not end by itself; the reasons, where they are known.
+    /// Its process did not end by itself; the reasons, if known.
     CutShort(Vec<String>),
     /// Neither this process nor the time limit cancelled it.
     CancelledByOthers,
@@ -24,7 +24,7 @@ pub enum ShareFailure {
         error: String,
     },
     UnreadableOutput(String),
-    /// The other machine finds other states in the same recording.
+    /// The other machine finds different states in the same recording.
     OtherStates {
         there: u64,
         here: u64,

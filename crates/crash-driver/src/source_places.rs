@@ -1,4 +1,4 @@
-//! Where in the program the operations of a recording were called from, and what that says about a
+//! The source lines that the operations of a recording were called from, and a sentence about them for a
 //! finding: "`store.rs:212 commit()` renames before `store.rs:205 put()` has synced".
 
 use retake_crash::operation::{Action, Entry, Node, Operation, Recording};
@@ -9,14 +9,14 @@ use retake_types::loop_record::crash::{CrashFinding, OperationPlace, SourcePlace
 #[derive(Clone, Debug, Default)]
 pub struct SourcePlaces {
     places: Vec<Option<SourcePlace>>,
-    /// Programs and libraries that are not what was recorded: they have no lines.
+    /// Programs and libraries that have changed since the recording: they have no lines.
     pub changed: Vec<String>,
     /// Operations whose stack was not kept.
     pub left_out: u64,
 }
 
 impl SourcePlaces {
-    /// Looks up every stack of a recording.
+    /// Resolves every stack of a recording.
     pub fn find(recording: &Recording) -> Self {
         let mut symbols = Symbols::new(&recording.stacks);
         let places = symbols.places().into_iter().map(|place| {
@@ -33,21 +33,21 @@ impl SourcePlaces {
         Self { places, changed, left_out: recording.stacks.left_out }
     }
 
-    /// Operations are counted from 1.
+    /// Operations are numbered from 1.
     pub fn of(&self, operation: u32) -> Option<&SourcePlace> {
         self.places.get((operation as usize).checked_sub(1)?)?.as_ref()
     }
 
-    /// Adds to the rows of a timeline where they come from.
+    /// Adds source places to the rows of a timeline.
     pub fn add_to(&self, rows: &mut [TimelineRow]) {
         for row in rows {
             row.source = row.number.and_then(|number| self.of(number)).cloned();
         }
     }
 
-    /// Adds to a finding where in the program its operations are.
+    /// Adds the source places of its operations to a finding.
     pub(crate) fn complete(&self, finding: &mut CrashFinding, recording: &Recording) {
-        // Those of a recovery or of a run with a fault are other operations.
+        // A recovery, or a run with a fault, has operations of its own.
         if self.places.is_empty() || finding.recovery || finding.fault.is_some() {
             return;
         }
@@ -107,7 +107,7 @@ impl SourcePlaces {
         })
     }
 
-    /// Where the file or directory of an action is synced for the first time after an operation.
+    /// The first sync of an action's file or directory after an operation.
     fn first_sync(
         &self,
         operations: &[&Operation],
@@ -147,7 +147,7 @@ fn acks_before(recording: &Recording, operation: u32) -> usize {
     acks
 }
 
-/// What has to be synced for an action to last: the directory of a name, else the file.
+/// What must be synced to make an action durable: the directory of a name, otherwise the file.
 fn synced_by(action: &Action) -> Vec<Node> {
     match action {
         Action::Create { dir_entry: Some(dir_entry), .. }
@@ -172,7 +172,7 @@ fn synced_by(action: &Action) -> Vec<Node> {
     }
 }
 
-/// What an action does, after the place that does it.
+/// A verb for an action, following its place.
 fn verb(action: &Action) -> &'static str {
     match action {
         Action::Create { .. } => "creates",

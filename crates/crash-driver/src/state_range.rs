@@ -1,13 +1,13 @@
 //! Ranges of states, which other machines check.
 //!
-//! The states of a recording have an order that is the same everywhere, so a number names a state
-//! and nothing but numbers is sent.
+//! The states of a recording have the same order everywhere, so a number identifies a state
+//! and only numbers are sent.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// States by number: the first is 1, and both ends belong to it.
+/// States by number: the first is 1, and both ends are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StateRange {
     pub from: u64,
@@ -58,7 +58,7 @@ impl FromStr for StateRange {
     }
 }
 
-/// One of several parts of an exploration: the K of K/N, from 1.
+/// One shard of an exploration: the K of K/N, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateShard {
     pub number: u64,
@@ -66,7 +66,7 @@ pub struct StateShard {
 }
 
 impl StateShard {
-    /// The states of this part, out of `total`; the parts of one exploration have every state once.
+    /// The states of this shard, out of `total`; the shards of one exploration cover every state once.
     pub fn range(self, total: u64) -> StateRange {
         let end = |number: u64| {
             let all = u128::from(total) * u128::from(number) / u128::from(self.of.max(1));
@@ -96,21 +96,21 @@ impl FromStr for StateShard {
     }
 }
 
-/// Shares in one exploration; each is a run in the record.
+/// Maximum number of shares in one exploration; each is a run in the record.
 const MOST: u64 = 256;
 /// Starting a share costs about as much as this many checks.
 const LEAST: u64 = 16;
-/// Every share has to find its states first; its checks should take this many times as long.
+/// Every share first has to determine its states; its checks should take this many times as long.
 const WORTH: f64 = 4.0;
 
-/// How many states a share should have, given how long it takes to find all of them and to check
+/// The size of a share, given how long it takes to determine all states and to check
 /// one.
 pub(crate) fn share_size(total: u64, finding: Duration, check: Duration) -> u64 {
     let worth = WORTH * finding.as_secs_f64() / check.as_secs_f64().max(0.001);
     LEAST.max(worth.ceil() as u64).max(total.div_ceil(MOST))
 }
 
-/// The states that are in no known range, in ranges of at most this size.
+/// The states outside of the known ranges, in ranges of at most this size.
 pub(crate) fn uncovered(total: u64, known: &[StateRange], size: u64) -> Vec<StateRange> {
     let mut known = known.to_vec();
     known.sort_unstable();

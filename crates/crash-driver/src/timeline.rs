@@ -1,5 +1,5 @@
-//! A recording as rows: which operation did what to which file, where it was synced, and what the
-//! program said in between. Decides nothing about crashes.
+//! A recording as rows: its operations and their files, syncs, and the program's labels and
+//! acknowledgements. Decides nothing about crashes.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -43,10 +43,10 @@ fn said(kind: TimelineRowKind, text: String) -> TimelineRow {
     }
 }
 
-/// What each file is called at the moment.
+/// The current name of each file.
 pub(crate) struct Names {
     tree: Tree,
-    /// What it was called last, for files that have no name any more.
+    /// The last name, for files that have no name any more.
     last: HashMap<Node, PathBuf>,
 }
 

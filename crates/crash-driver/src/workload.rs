@@ -36,14 +36,14 @@ pub struct Workload {
     pub request: RunRequest,
     /// Receives the program's output as it is written.
     pub forward: Option<fn(Stream, &[u8])>,
-    /// Whether the call stack of each operation is kept.
+    /// Whether to keep the call stack of each operation.
     pub stacks: bool,
 }
 
 /// A program that was recorded.
 pub struct RecordedProgram {
     pub recording: Recording,
-    /// Its run, where it is on the record.
+    /// Its run, if it is recorded.
     pub run: Option<RunId>,
 }
 
@@ -69,7 +69,7 @@ impl Workload {
         &self.request.command.text
     }
 
-    /// Runs the program to its end, as a run of this loop. Nothing it started is alive afterwards.
+    /// Runs the program to its end, as a run of this loop. No process it started is alive afterwards.
     pub fn record(
         &self,
         loop_id: LoopId,
@@ -113,14 +113,14 @@ impl Workload {
         }
     }
 
-    /// What the program is started with, for runs that are not on the record.
+    /// How the program is started, for runs that are not recorded.
     pub fn launch(&self, context: &RunContext) -> Result<Launch, CrashTestError> {
         let prepared = PreparedRun::new(self.request.clone(), context)
             .map_err(|refused| CrashTestError::Refused(refused.reasons))?;
         Ok(prepared.command.launch().clone())
     }
 
-    /// How the run ended, for its record.
+    /// The outcome of the run, for its record.
     fn outcome(&self, recorded: &Result<Recorded, RecordError>) -> Outcome {
         match recorded {
             Ok(recorded) => match recorded.outcome {
@@ -179,7 +179,7 @@ impl Workload {
     }
 }
 
-/// Both streams on their way into the record.
+/// Both streams, on their way into the record.
 struct Capture {
     streams: [StreamRedactor; 2],
     raw: [u64; 2],
@@ -271,7 +271,7 @@ fn error(outcome: &Outcome) -> Option<RunError> {
     })
 }
 
-/// Takes one stream.
+/// Receives one stream.
 struct Tap {
     capture: Arc<Mutex<Capture>>,
     stream: Stream,

@@ -1,4 +1,4 @@
-//! Records a command and says what it and its last state cost: `record ROOT PROGRAM ARGS…`.
+//! Records a command and prints the cost of that and of its last state: `record ROOT PROGRAM ARGS…`.
 //!
 //! The log goes to the file named by `FIRST_LOG`, if it is set.
 

@@ -1,6 +1,6 @@
-//! What enumeration costs: every class of a recording, and how long one state took.
-//! `cargo run --release --example states -- 2000 ext4` makes a recording as a database with a
-//! write-ahead log would; `states LOG ext4` takes a real one.
+//! The cost of enumeration: every class of a recording, and the time for one state.
+//! `cargo run --release --example states -- 2000 ext4` uses a recording like that of a database with a
+//! write-ahead log; `states LOG ext4` uses a real one.
 
 use std::time::Instant;
 
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// A log with a frame of 24 + 4096 bytes and a commit frame per transaction, a shared-memory index
-/// that nobody syncs, and a checkpoint into the database every 1,000 frames.
+/// that is never synced, and a checkpoint into the database every 1,000 frames.
 fn database(transactions: usize) -> Recording {
     let mut entries = Vec::new();
     let mut act = |action| {

@@ -1,12 +1,12 @@
-//! Call stacks of a recording, as they were in memory: registers, the words of the stack that can
-//! lead from one function to its caller, and the files that code came from.
+//! Raw call stacks of a recording: registers, the words of the stack that can
+//! lead from a function to its caller, and the files that code came from.
 //!
-//! Nothing is looked up here. Unwinding and names need debug information and libraries that read
+//! Nothing is resolved here. Unwinding and names need debug information and libraries that read
 //! it, and the recorder must not depend on them.
 
 use std::path::PathBuf;
 
-/// The part of a stack that is kept as one, in bytes. Equal parts of many stacks are kept once.
+/// The size of the parts in which stacks are kept, in bytes. Equal parts of many stacks are kept once.
 pub const BLOCK: u64 = 256;
 
 /// Where the operations of a recording were called from.
@@ -18,13 +18,13 @@ pub struct CallStacks {
     pub blocks: Vec<StackBlock>,
     /// The stacks, each kept once.
     pub stacks: Vec<CapturedStack>,
-    /// By operation, in order: which stack is its own, counted from 1, or 0 for none.
+    /// By operation, in order: the number of its stack, from 1, or 0 for none.
     pub operations: Vec<u32>,
-    /// Operations whose stack was not kept, since too many are different.
+    /// Operations whose stack was not kept, because there are too many different ones.
     pub left_out: u64,
 }
 
-/// The code that a process had in its memory.
+/// The code that a process had mapped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CodeImage {
     /// Its mapped files, by address.
@@ -38,17 +38,17 @@ pub struct CodeMapping {
     pub start: u64,
     /// The address after its last.
     pub end: u64,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub offset: u64,
     /// The mapped file.
     pub path: PathBuf,
-    /// The file as it was: one that is different now has other lines.
+    /// The file's size then: a changed file has other lines.
     pub size: u64,
     /// Nanoseconds since 1970.
     pub modified: i64,
 }
 
-/// Words of one block that may be addresses of code or of the stack: the index of each, and it.
+/// Words of one block that may be addresses of code or of the stack, each with its index.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StackBlock {
     /// The index of a word in the block, and the word.
@@ -58,7 +58,7 @@ pub struct StackBlock {
 /// The registers and the stack of a thread when it made a system call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CapturedStack {
-    /// Among the images.
+    /// The index of its image.
     pub image: u32,
     /// The instruction pointer.
     pub instruction: u64,
@@ -70,30 +70,30 @@ pub struct CapturedStack {
     pub link: u64,
     /// From the block that `stack` points into upwards, without gaps.
     pub blocks: Vec<u32>,
-    /// The line of a script that an interpreter was at, if one is known.
+    /// The current line of a script, if an interpreter runs one and the line is known.
     pub script: Option<ScriptLine>,
 }
 
-/// A line of a program that is interpreted.
+/// A line of an interpreted program.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ScriptLine {
     /// Its source file.
     pub file: String,
-    /// The function it is in.
+    /// The function that contains it.
     pub function: String,
     /// Its number, from 1.
     pub line: u32,
 }
 
 impl CallStacks {
-    /// The stack of an operation; they are counted from 1.
+    /// The stack of an operation; operations are numbered from 1.
     pub fn of(&self, operation: u32) -> Option<&CapturedStack> {
         let at = self.operations.get((operation as usize).checked_sub(1)?)?;
         self.stacks.get((*at as usize).checked_sub(1)?)
     }
 
-    /// What is known of a word on a stack: 0 where it is no address of code or of the stack, none
-    /// where nothing was kept.
+    /// The word at an address of a stack: 0 if it is not an address of code or of the stack, `None`
+    /// if nothing was kept there.
     pub fn word(&self, stack: &CapturedStack, address: u64) -> Option<u64> {
         let start = stack.stack / BLOCK * BLOCK;
         let at = address.checked_sub(start)?;

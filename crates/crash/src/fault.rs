@@ -1,7 +1,7 @@
 //! Faults: how a call on a file can fail, which calls of a run could, and what the kernel may drop
-//! after a sync that failed.
+//! after a failed sync.
 //!
-//! The recorder lists the calls and makes one of them fail; nothing here runs a program.
+//! The recorder lists the calls and makes one of them fail; this module runs no program.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -21,11 +21,11 @@ pub enum Fault {
     Enospc,
     /// The user's quota is used up.
     Edquot,
-    /// The process has as many open files as it may.
+    /// The process has reached its limit of open files.
     Emfile,
     /// The system has no memory left.
     Enomem,
-    /// The file system does not have this operation.
+    /// The file system does not support this operation.
     Eopnotsupp,
     /// Only a part of the bytes is written, and the call says how many.
     ShortWrite,
@@ -43,7 +43,7 @@ impl Fault {
         Self::ShortWrite,
     ];
 
-    /// Such as `ENOSPC`.
+    /// Its name, such as `ENOSPC`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Eio => "EIO",
@@ -56,7 +56,7 @@ impl Fault {
         }
     }
 
-    /// The number of the error; none for a call that succeeds in part.
+    /// The error number; `None` for a call that succeeds in part.
     pub fn code(self) -> Option<i32> {
         match self {
             Self::Eio => Some(libc::EIO),
@@ -102,11 +102,11 @@ impl FromStr for Fault {
     }
 }
 
-/// Which call is to fail: the one with this number among the calls of this name on files of the
-/// watched directory. Other calls may come and go between two runs without another one being hit.
+/// The call to make fail: the one with this number among the calls of this name on files of the
+/// watched directory. Other calls may differ between two runs without changing which call is hit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultTarget {
-    /// The system call.
+    /// The name of the system call.
     pub call: String,
     /// From 1.
     pub occurrence: u32,
@@ -117,24 +117,24 @@ pub struct FaultTarget {
 /// A call that could fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultSite {
-    /// The system call.
+    /// The name of the system call.
     pub call: &'static str,
     /// From 1, among the calls of this name.
     pub occurrence: u32,
-    /// What it works on.
+    /// What it operates on.
     pub subject: FaultSubject,
-    /// How many entries of the recording came before it.
+    /// The number of entries of the recording before it.
     pub position: usize,
-    /// What its manual allows.
+    /// The faults that its manual page allows.
     pub faults: Vec<Fault>,
 }
 
-/// What a call works on.
+/// What a call operates on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FaultSubject {
     /// A whole file or directory.
     Node(Node),
-    /// A range of its bytes, by the call's arguments.
+    /// A range of a file's bytes, given by the call's arguments.
     Range {
         /// The file.
         node: Node,
@@ -156,27 +156,27 @@ pub enum FaultSubject {
     Everything,
 }
 
-/// What the calls of a recorded run could have done wrong.
+/// The calls of a recorded run that could fail.
 #[derive(Clone, Default, Debug)]
 pub struct FaultTrace {
     /// Every call that could fail.
     pub sites: Vec<FaultSite>,
-    /// The one that did.
+    /// The one that was made to fail.
     pub injected: Option<FaultSite>,
 }
 
 const PAGE: u64 = 4096;
 
-/// Pages that were written and not synced, with the bytes that the disk has.
+/// Pages that were written but not synced, with the bytes that the disk has.
 type DirtyPages = HashMap<Node, BTreeMap<u64, Vec<u8>>>;
 
-/// The recording as the disk has it if the kernel dropped what it could not write, or none if that
+/// The recording as it reached the disk if the kernel dropped what it could not write; `None` if that
 /// changes nothing.
 ///
 /// After a failed sync (or a failed `close`, which reports the same error) Linux marks the pages
 /// that it could not write as clean. They are read from the cache until they are evicted, no later
 /// sync writes them, and then the old bytes are back. A page that the program writes to afterwards
-/// is dirty again, and goes to disk whole. The size is in the journal, and stays.
+/// is dirty again, and is written whole. The size is in the journal, and stays.
 pub fn with_dropped_pages(recording: &Recording, site: &FaultSite) -> Option<Recording> {
     if !matches!(
         site.call,
@@ -216,7 +216,7 @@ pub fn with_dropped_pages(recording: &Recording, site: &FaultSite) -> Option<Rec
     }
     let entries = before.iter().cloned().chain(dropped).chain(after.iter().cloned()).collect();
     let Recording { root, initial, .. } = recording;
-    // Operations have other numbers now.
+    // The operations have different numbers now.
     Some(Recording {
         root: root.clone(),
         initial: initial.clone(),
@@ -226,7 +226,7 @@ pub fn with_dropped_pages(recording: &Recording, site: &FaultSite) -> Option<Rec
     })
 }
 
-/// Replays a part of a recording, and keeps what each dirty page was before it was written to.
+/// Replays a part of a recording, and keeps the content of each dirty page before its first write.
 fn dirty_pages(recording: &Recording, entries: &[Entry]) -> (Tree, DirtyPages) {
     let mut tree = Tree::new(&recording.initial);
     let mut dirty: DirtyPages = HashMap::new();
@@ -259,7 +259,7 @@ fn dirty_pages(recording: &Recording, entries: &[Entry]) -> (Tree, DirtyPages) {
     (tree, dirty)
 }
 
-/// What is written again is not lost, and what is cut off is not missed.
+/// Removes pages that are written again, and those that are cut off.
 fn forget_rewritten(dirty: &mut DirtyPages, action: &Action) {
     match action {
         Action::Write { node, offset, data, .. } => {
@@ -276,13 +276,13 @@ fn forget_rewritten(dirty: &mut DirtyPages, action: &Action) {
     }
 }
 
-/// Only what the failed call was to write.
+/// Keeps only the pages that the failed call was meant to write.
 fn keep_affected(dirty: &mut DirtyPages, subject: &FaultSubject) {
     match subject {
         FaultSubject::Node(node) => dirty.retain(|one, _| one == node),
         FaultSubject::Range { node, offset, length } => {
             dirty.retain(|one, _| one == node);
-            // A length of 0 is up to the end, as in `sync_file_range`.
+            // A length of 0 means up to the end, as in `sync_file_range`.
             let length = if *length == 0 { u64::MAX } else { *length };
             let range = pages(*offset, length);
             if let Some(of_file) = dirty.get_mut(node) {
@@ -304,7 +304,7 @@ fn pages(offset: u64, length: u64) -> Range<u64> {
     offset / PAGE..offset.saturating_add(length).div_ceil(PAGE)
 }
 
-/// Pages that follow each other as one piece, up to the end of the file.
+/// Joins consecutive pages, up to the end of the file.
 fn runs(pages: &BTreeMap<u64, Vec<u8>>, size: u64) -> Vec<(u64, Vec<u8>)> {
     let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
     for (page, bytes) in pages {
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    /// The bytes that are left of the file, one for each half page.
+    /// The remaining bytes of the file, one for each half page.
     fn left(entries: Vec<Entry>, position: usize, subject: FaultSubject) -> Option<String> {
         let recording = recording(entries);
         let site =
@@ -381,10 +381,10 @@ mod tests {
     #[test]
     fn what_was_dirty_is_lost_and_what_was_synced_is_not() {
         let entries = vec![write(0, b'a', 8192), sync(), write(4096, b'b', 8192), sync()];
-        // The second sync failed; its own entry is not in the recording of such a run.
+        // The second sync failed; the recording of such a run does not contain it.
         let whole = left(entries[..3].to_vec(), 4, FaultSubject::Node(FILE));
         assert_eq!(whole.as_deref(), Some("aaaa.."));
-        // A later sync that succeeds writes nothing of it.
+        // A later successful sync does not write them.
         assert_eq!(left(entries, 4, FaultSubject::Node(FILE)).as_deref(), Some("aaaa.."));
     }
 

@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A pipe, reader first. Both ends close on exec and have numbers above 2, so that they are never
+/// A pipe, reader first. Both ends close on exec and have numbers above 2, so that they cannot be
 /// taken for stdin, stdout or stderr.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = io::pipe()?;
-    // try_clone gives a number above 2.
+    // try_clone returns a number above 2.
     let above = |fd: OwnedFd| if fd.as_raw_fd() > 2 { Ok(fd) } else { fd.try_clone() };
     Ok((above(reader.into())?, above(writer.into())?))
 }

@@ -1,6 +1,6 @@
-//! Patterns for labels: `*`, `?`, `[a-z]`, `[!a-z]`, and `\` before a character meant literally.
+//! Patterns for labels: `*`, `?`, `[a-z]`, `[!a-z]`, and `\` before a literal character.
 //!
-//! Labels are not paths, so `*` matches everything, `/` included.
+//! Labels are not paths, so `*` matches everything, including `/`.
 
 /// A pattern for labels: `*` and `?`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ enum Part {
 }
 
 impl Glob {
-    /// The pattern, or why it is none.
+    /// The pattern, or why it is invalid.
     pub fn parse(pattern: &str) -> Result<Self, &'static str> {
         let mut parts = Vec::new();
         let mut rest = pattern.chars();
@@ -37,7 +37,7 @@ impl Glob {
     pub fn matches(&self, label: &str) -> bool {
         let label: Vec<char> = label.chars().collect();
         let (mut part, mut at) = (0, 0);
-        // Where to go on if what follows the last `*` does not fit: that `*` takes one more.
+        // Where to retry if the part after the last `*` does not match: that `*` then covers one character more.
         let mut retry = None;
         while at < label.len() {
             match self.parts.get(part) {
@@ -84,7 +84,7 @@ fn class(rest: &mut std::str::Chars<'_>) -> Result<Part, &'static str> {
         c = rest.next().ok_or(OPEN)?;
     }
     loop {
-        // A `]` in the first place is a member, as in every shell.
+        // A `]` in first position is a member, as in every shell.
         if c == ']' && !ranges.is_empty() {
             return Ok(Part::Class { ranges, negated });
         }
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// The definition, word for word, at exponential cost.
+    /// The definition, directly implemented, at exponential cost.
     fn naive(pattern: &[char], label: &[char]) -> bool {
         match pattern {
             [] => label.is_empty(),

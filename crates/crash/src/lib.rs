@@ -1,19 +1,19 @@
 //! The states that a crash of a program may leave behind, and which of them its recovery cannot
 //! handle.
 //!
-//! - [`recorder`] runs a program once and writes down what it does to a directory, as
+//! - [`recorder`] runs a program once and records what it does to a directory, as
 //!   [`operation`]s; [`log`] is a recording as a file.
-//! - [`recorded_bytes`] keeps what the program wrote, in memory or on disk.
-//! - [`model`] says what a crash may leave of a recording under a file system's rules, explores
+//! - [`recorded_bytes`] keeps the bytes that the program wrote, in memory or on disk.
+//! - [`model`] determines what a crash may leave of a recording under a file system's rules, explores
 //!   these states, and explains why some fail. Pure: no I/O.
-//! - [`call_stack`] is where in the program an operation was called from, as it was in memory.
-//! - [`fault`] says how calls can fail, for a run in which the recorder makes one of them fail.
-//! - [`materialise()`] puts a state onto a disk, and [`verify`] runs a check on it.
-//! - [`marker`] is how a program tells its recorder of crash points and acknowledgements, and
-//!   [`variables`] are the names of the environment variables it gets.
-//! - [`fd`], [`mount_namespace`], [`scratch`] and [`stray_processes`] are for running children.
+//! - [`call_stack`] is the raw call stack of each operation.
+//! - [`fault`] describes how calls can fail, for a run in which the recorder makes one of them fail.
+//! - [`materialise()`] writes a state to a disk, and [`verify`] runs a check on it.
+//! - [`marker`] is how a program reports crash points and acknowledgements to its recorder, and
+//!   [`variables`] are the names of the environment variables that it gets.
+//! - [`fd`], [`mount_namespace`], [`scratch`] and [`stray_processes`] help to run children.
 //!
-//! `retake crash` and the crate `first` are built on it. It depends on `libc` alone, since `first`
+//! `retake crash` and the crate `first` are built on it. It depends on `libc` alone, because `first`
 //! is linked into other people's test binaries. Linux only.
 
 #![warn(missing_docs)]

@@ -1,14 +1,14 @@
-//! How a program tells its recorder about crash points and acknowledgements: it writes them to file
-//! descriptors that cannot exist. The call fails at once, and the recorder, which stops at every
+//! How a program reports crash points and acknowledgements to its recorder: it writes them to file
+//! descriptors that cannot exist. The call fails immediately, but the recorder, which stops at every
 //! `write`, has seen it.
 
-/// What a write to such a descriptor says. The numbers are beyond what any kernel lets a process
-/// have.
+/// The meaning of a write to such a descriptor. The numbers are larger than any kernel allows a process
+/// to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Marker {
     /// A crash point with this label was passed.
     Label,
-    /// This must survive every crash from now on.
+    /// From now on this must survive every crash.
     Acknowledgement,
 }
 
@@ -25,14 +25,14 @@ impl Marker {
         }
     }
 
-    /// Tells the recorder of this process, if there is one.
+    /// Reports to the recorder of this process, if there is one.
     pub fn send(self, text: &[u8]) {
         let descriptor = match self {
             Self::Label => Self::LABEL,
             Self::Acknowledgement => Self::ACKNOWLEDGEMENT,
         };
-        // SAFETY: the bytes are ours and as long as we say; the kernel refuses the descriptor
-        // without looking at them.
+        // SAFETY: the slice is valid for its length; the kernel refuses the descriptor
+        // without reading it.
         unsafe { libc::syscall(libc::SYS_write, descriptor, text.as_ptr(), text.len()) };
     }
 }

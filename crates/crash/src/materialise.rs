@@ -1,6 +1,6 @@
-//! Puts a tree from memory onto a disk: holes stay holes, hard links stay links.
+//! Writes a tree from memory to a disk: holes stay holes, hard links stay links.
 //!
-//! The directory has to be there and empty. Owners and times are whatever they turn out to be.
+//! The directory must exist and be empty. Owners and times are not restored.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -13,10 +13,10 @@ use std::path::Path;
 use crate::model::{FileView, Tree, TreeEntry, TreeEntryKind};
 use crate::operation::Node;
 
-/// As many pieces as the kernel takes in one call.
+/// Maximum number of buffers that the kernel accepts in one call.
 const PIECES: usize = 1024;
 
-/// Makes the directory hold exactly the tree.
+/// Makes the directory contain exactly the tree.
 pub fn materialise(tree: &Tree, directory: &Path) -> io::Result<()> {
     let root = File::open(directory)?;
     let base = root.as_raw_fd();
@@ -39,7 +39,7 @@ pub fn materialise(tree: &Tree, directory: &Path) -> io::Result<()> {
         }
         match found.kind {
             TreeEntryKind::Directory => {
-                // Open for this process until everything is in it.
+                // Writable for this process until the directory is filled.
                 // SAFETY: a finished string and a descriptor we hold.
                 done(unsafe { libc::mkdirat(base, path.as_ptr(), 0o700) })?;
                 if !found.attributes.is_empty() {
@@ -62,7 +62,7 @@ pub fn materialise(tree: &Tree, directory: &Path) -> io::Result<()> {
             }
         }
     }
-    // From the inside out: a directory may take away the right to enter it.
+    // Innermost first: the mode of a directory may forbid entering it.
     for (path, mode) in directories.into_iter().rev() {
         // SAFETY: a finished string and a descriptor we hold.
         done(unsafe { libc::fchmodat(base, path.as_ptr(), mode, 0) })?;
@@ -90,14 +90,14 @@ fn contents(file: &File, view: FileView<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the pieces one behind the other, and empties the list.
+/// Writes the pieces one after the other, and empties the list.
 fn write(file: &File, pieces: &mut Vec<libc::iovec>, start: u64, end: u64) -> io::Result<()> {
     let mut at = start;
     let mut from = 0;
     while from < pieces.len() {
         let left = &pieces[from..];
         // SAFETY: every piece points to bytes of the tree, which outlives this call; the kernel
-        // reads them only.
+        // only reads them.
         let n =
             unsafe { libc::pwritev(file.as_raw_fd(), left.as_ptr(), left.len() as i32, at as i64) };
         if n < 0 {

@@ -1,25 +1,25 @@
 //! A mount namespace for a child, with one directory mounted over another, so that several states
 //! can be checked at the same time, each under the path it was recorded at.
 //!
-//! Root needs no more than that. Others become root of a user namespace first, where the kernel
-//! lets them; inside it they keep their number.
+//! Root needs nothing else. Other users become root of a user namespace first, if the kernel
+//! allows it; inside it they keep their user id.
 
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Everything prepared: entering allocates nothing.
+/// Fully prepared: entering allocates nothing.
 #[derive(Clone, Debug)]
 pub struct MountNamespace {
     source: CString,
     target: CString,
-    /// What to write where, for a user namespace.
+    /// Files and their content, for a user namespace.
     maps: Option<[(CString, String); 3]>,
 }
 
 impl MountNamespace {
-    /// `source` will be seen at `target`, which exists.
+    /// `source` becomes visible at `target`, which must exist.
     pub fn new(source: &Path, target: &Path) -> io::Result<Self> {
         // SAFETY: neither can fail.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -40,7 +40,7 @@ impl MountNamespace {
         })
     }
 
-    /// Moves the calling thread there. Async-signal-safe. A user namespace can only be entered by a
+    /// Moves the calling thread into it. Async-signal-safe. A user namespace can only be entered by a
     /// process with one thread, such as a forked copy.
     pub fn enter(&self) -> io::Result<()> {
         let done = |result: i32| {
@@ -48,7 +48,7 @@ impl MountNamespace {
         };
         let none = std::ptr::null::<libc::c_char>();
         let flags = if self.maps.is_some() { libc::CLONE_NEWUSER } else { 0 };
-        // SAFETY: plain numbers, finished strings, and buffers as long as we say.
+        // SAFETY: plain numbers, NUL-terminated strings, and buffers of the given length.
         unsafe {
             done(libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS | flags))?;
             for (file, text) in self.maps.iter().flatten() {

@@ -1,8 +1,8 @@
-//! What a workload did to the watched directory, one operation after the other: the words that the
+//! What a workload did to the watched directory, one operation after the other: the types that the
 //! recorder, the log file and the models share.
 //!
-//! Nothing here does I/O or knows a profile. Inode numbers are reused at once by real file systems,
-//! so a [`Node`] is bound when it is created and never names anything else afterwards.
+//! No I/O, and independent of profiles. Real file systems reuse inode numbers immediately,
+//! so a [`Node`] is assigned at creation and never names anything else afterwards.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -30,16 +30,16 @@ pub struct DirEntry {
     pub name: OsString,
 }
 
-/// One workload, watched from start to end.
+/// One workload, recorded from start to end.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// The absolute path the workload saw.
+    /// The absolute path that the workload saw.
     pub root: PathBuf,
-    /// What was there before, parents before children, [`Node::ROOT`] first. It counts as durable.
+    /// The content before it, parents before children, [`Node::ROOT`] first. It counts as durable.
     pub initial: Vec<Initial>,
     /// What happened, in order.
     pub entries: Vec<Entry>,
-    /// Where each operation was called from; empty if that was not asked for.
+    /// Where each operation was called from; empty if that was not requested.
     pub stacks: CallStacks,
     /// What was still running when the workload's first process ended.
     pub left_running: LeftRunning,
@@ -48,17 +48,17 @@ pub struct Recording {
 /// Processes that outlive the workload's first one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct LeftRunning {
-    /// How many there were, if any of them was recorded doing something or had to be ended.
+    /// How many there were, if any of them was recorded doing something or had to be terminated.
     pub processes: u32,
-    /// How many did not end by themselves and were ended. What they would have done later is not in
+    /// How many did not end by themselves and were terminated. What they would have done later is not in
     /// the recording.
     pub ended: u32,
 }
 
 impl Recording {
-    /// How many bytes a state can have at most: as if no file had ever been removed or cut.
+    /// The maximum size of a state in bytes: as if no file had ever been removed or cut.
     pub fn largest_state(&self) -> u64 {
-        /// How long a file was at most, and how many bytes were ever put into it: it may be sparse.
+        /// The maximum length of a file, and the number of bytes ever written to it: it may be sparse.
         #[derive(Default)]
         struct Extent {
             end: u64,
@@ -88,25 +88,25 @@ impl Recording {
     }
 }
 
-/// A node that was there before the workload.
+/// A node that existed before the workload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Initial {
     /// The node.
     pub node: Node,
     /// Its permission bits.
     pub mode: u32,
-    /// Every name it has; none for the root. More than one means hard links.
+    /// All its names; none for the root. More than one means hard links.
     pub dir_entries: Vec<DirEntry>,
-    /// What it held.
+    /// Its content.
     pub content: Content,
 }
 
-/// What a node held before the workload.
+/// The content of a node before the workload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
     /// A directory.
     Directory,
-    /// The bytes by extent, in order, holes left out.
+    /// The bytes by extent, in order, without holes.
     File {
         /// The size in bytes.
         size: u64,
@@ -115,19 +115,19 @@ pub enum Content {
     },
     /// A symbolic link.
     Symlink {
-        /// Where it leads.
+        /// Its target.
         target: OsString,
     },
 }
 
-/// One line of the log.
+/// One entry of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// A system call that changed the tree or made something durable.
     Operation(Operation),
     /// `crash_point` was passed.
     Label(String),
-    /// The workload promised something: from here on it must survive.
+    /// The workload promised something: from now on it must survive.
     Acknowledgement(Vec<u8>),
 }
 
@@ -156,7 +156,7 @@ pub enum Action {
         /// The name it got.
         dir_entry: Option<DirEntry>,
     },
-    /// Bytes, at the offset where they landed (`O_APPEND` resolved). `sync` tells whether the call
+    /// Bytes, at the offset where they were written (`O_APPEND` resolved). `sync` says whether the call
     /// itself waited for the device.
     Write {
         /// The node.
@@ -170,14 +170,14 @@ pub enum Action {
         /// Whether they were stored through a memory mapping.
         mapped: bool,
     },
-    /// The size is set; what is beyond it is gone, what is new reads as zeros.
+    /// Sets the size; bytes beyond it are gone, new ones read as zeros.
     Truncate {
         /// The node.
         node: Node,
         /// The size in bytes.
         size: u64,
     },
-    /// `fallocate`: space, and size unless it is kept. Bytes that were there stay.
+    /// `fallocate`: space, and size unless it is kept. Existing bytes stay.
     Allocate {
         /// The node.
         node: Node,
@@ -185,7 +185,7 @@ pub enum Action {
         offset: u64,
         /// How long the range is.
         length: u64,
-        /// Whether the size stays.
+        /// Whether the size is kept.
         keep_size: bool,
     },
     /// `fallocate` with a hole or zeros: the range reads as zeros; the size grows only without
@@ -197,12 +197,12 @@ pub enum Action {
         offset: u64,
         /// How long the range is.
         length: u64,
-        /// Whether the size stays.
+        /// Whether the size is kept.
         keep_size: bool,
-        /// Whether the space is given back.
+        /// Whether the space is freed.
         hole: bool,
     },
-    /// A further name.
+    /// Adds a name.
     Link {
         /// The node.
         node: Node,
@@ -216,7 +216,7 @@ pub enum Action {
         /// The name.
         dir_entry: DirEntry,
     },
-    /// A name is moved.
+    /// Renames.
     Rename {
         /// The node.
         node: Node,
@@ -224,10 +224,10 @@ pub enum Action {
         from: DirEntry,
         /// The new name.
         to: DirEntry,
-        /// What had the new name before.
+        /// The node that had the new name before.
         replaced: Option<Node>,
     },
-    /// `RENAME_EXCHANGE`: both names keep existing and swap their nodes.
+    /// `RENAME_EXCHANGE`: both names stay and swap their nodes.
     Exchange {
         /// One node.
         first: Node,
@@ -238,14 +238,14 @@ pub enum Action {
         /// The name that it had.
         second_entry: DirEntry,
     },
-    /// The permission bits are set.
+    /// Sets the permission bits.
     Mode {
         /// The node.
         node: Node,
         /// The permission bits.
         mode: u32,
     },
-    /// An extended attribute is set or removed.
+    /// Sets or removes an extended attribute.
     Attribute {
         /// The node.
         node: Node,
@@ -270,7 +270,7 @@ pub enum Action {
         /// How long the range is.
         length: u64,
     },
-    /// `sync_file_range`: told for people; no barrier in any profile.
+    /// `sync_file_range`: recorded for people; not a barrier in any profile.
     SyncRange {
         /// The node.
         node: Node,
@@ -281,14 +281,14 @@ pub enum Action {
     },
     /// `sync`, `syncfs`.
     SyncAll,
-    /// The last descriptor of a writable open file went away.
+    /// The last descriptor of a writable open file was closed.
     Close {
         /// The node.
         node: Node,
     },
 }
 
-/// What a new node is.
+/// The kind of a new node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A directory.
@@ -297,7 +297,7 @@ pub enum Kind {
     File,
     /// A symbolic link.
     Symlink {
-        /// Where it leads.
+        /// Its target.
         target: OsString,
     },
 }
@@ -339,7 +339,7 @@ mod tests {
         let recording = Recording {
             root: "/".into(),
             initial: vec![initial],
-            // Written over three times; and far behind a hole.
+            // Overwritten three times; and far behind a hole.
             entries: vec![write(1, 0, 100), write(1, 50, 100), write(2, 1 << 40, 7)],
             stacks: CallStacks::default(),
             left_running: LeftRunning::default(),

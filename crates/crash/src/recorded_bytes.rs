@@ -1,9 +1,9 @@
-//! The bytes of a recording: in memory as long as they are few, and from then on in a file on disk
-//! that has no name.
+//! The bytes of a recording: in memory as long as they are few, and after that in an unnamed file on
+//! disk.
 //!
-//! What is in the file is mapped, so that it is read like memory and the kernel can drop it when
-//! memory is needed for something else. Nothing is ever written through the mapping: a disk that is
-//! full is then an error of a call, and not the end of the process.
+//! The file is mapped, so that it is read like memory and the kernel can drop its pages when
+//! memory is scarce. Nothing is ever written through the mapping: a full disk is then an error of a
+//! call, and does not kill the process with a signal.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-/// Digests of shorter ones are counted each time.
+/// Digests of shorter ones are computed each time.
 const LONG: usize = 64 << 10;
 
-/// How much of a recording is kept in memory unless said.
+/// How much of a recording is kept in memory by default.
 pub const MEMORY: u64 = 256 << 20;
 
-/// The file is mapped in parts of this size, or of one longer piece.
+/// The file is mapped in segments of this size, or of one longer piece.
 const SEGMENT: usize = 64 << 20;
 const PAGE: usize = 4096;
 
@@ -35,8 +35,8 @@ pub struct RecordedBytes {
     pages: Option<Arc<OnceLock<PageDigests>>>,
 }
 
-/// The digests of the whole pages of some bytes, at a place in a file. States of a large write are
-/// built by the thousand, and reading all of it for each of them would take most of the time.
+/// The digests of the whole pages of some bytes, at an offset in a file. States of a large write are
+/// built by the thousand, and reading all its bytes for each of them would take most of the time.
 struct PageDigests {
     offset: u64,
     digests: Box<[u128]>,
@@ -49,11 +49,11 @@ enum Owner {
 }
 
 impl RecordedBytes {
-    /// A part of them.
+    /// A part of these bytes.
     ///
     /// # Panics
     ///
-    /// If there are not that many, as with a slice.
+    /// If the range is out of bounds, as for a slice.
     pub fn part(&self, range: Range<usize>) -> Self {
         assert!(
             range.start <= range.end && range.end <= self.length,
@@ -73,8 +73,8 @@ impl RecordedBytes {
         Self { owner, start, length, pages }
     }
 
-    /// The digests of the whole pages that these bytes fill if they begin at an offset, counted once:
-    /// for the first offset that is asked about. None for others and for few bytes.
+    /// The digests of the whole pages that these bytes fill if they begin at an offset, computed once,
+    /// for the first requested offset. `None` for other offsets and for short bytes.
     pub(crate) fn page_digests(
         &self,
         offset: u64,
@@ -88,14 +88,14 @@ impl RecordedBytes {
         (pages.offset == offset).then_some(&pages.digests)
     }
 
-    /// They are not looked at for a while: what is in the file need not stay in this process's memory.
+    /// They are not needed for a while: bytes in the file need not stay in this process's memory.
     pub(crate) fn release(&self) {
         if let Owner::File(segment) = &self.owner {
             segment.release(self.start, self.start + self.length);
         }
     }
 
-    /// Whether they take up memory that only the end of their last owner gives back.
+    /// Whether they occupy memory until their last owner is dropped.
     pub fn in_memory(&self) -> bool {
         matches!(self.owner, Owner::Memory(_))
     }
@@ -140,13 +140,13 @@ impl fmt::Debug for RecordedBytes {
     }
 }
 
-/// A part of the file, mapped to be read.
+/// A part of the file, mapped read-only.
 struct Segment {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: the memory is only read, by anybody, until the last owner is gone.
+// SAFETY: the memory is only read, by any thread, until the last owner is gone.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
@@ -164,12 +164,12 @@ impl Segment {
         }
     }
 
-    /// Gives the pages of a range back to the kernel, which has them in the file. Of small pieces, which
-    /// share a page, only the one that is in two does so.
+    /// Releases the pages of a range to the kernel, which has them in the file. Of small pieces in one
+    /// page, only a piece that spans two pages does so.
     fn release(&self, from: usize, to: usize) {
         let (from, to) = (from / PAGE * PAGE, to.next_multiple_of(PAGE).min(self.length));
         if to.saturating_sub(from) > PAGE {
-            // SAFETY: inside the mapping, which is shared: what is read there next is what it was. A
+            // SAFETY: inside the mapping, which is shared: later reads return the same bytes. A
             // kernel that refuses keeps the pages.
             unsafe {
                 let start = self.start.as_ptr().add(from);
@@ -179,15 +179,15 @@ impl Segment {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped, and the file is as long and never cut: it has no name, and only the store
-        // has a descriptor of it. Bytes are written once, before anybody is given their range.
+        // SAFETY: mapped, and the file has this length and is never cut: it has no name, and only the store
+        // has a descriptor of it. Bytes are written once, before their range is handed out.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: mapped by this segment, and nobody looks at it any more.
+        // SAFETY: mapped by this segment, and there are no references to it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
@@ -203,10 +203,10 @@ pub struct ByteStore {
 #[derive(Debug)]
 struct ByteFile {
     file: File,
-    /// Where the next segment begins.
+    /// The offset of the next segment.
     end: u64,
     segment: Arc<Segment>,
-    /// Where the segment begins, and how much of it is used.
+    /// The offset of the segment, and how much of it is used.
     at: u64,
     used: usize,
 }
@@ -224,8 +224,8 @@ impl Default for ByteStore {
 }
 
 impl ByteStore {
-    /// The first `memory` bytes are kept in memory, the rest in a file in `directory`, or else in
-    /// that for temporary files.
+    /// The first `memory` bytes are kept in memory, the rest in a file in `directory`, by default in
+    /// the directory for temporary files.
     pub fn new(memory: u64, directory: Option<PathBuf>) -> Self {
         Self { memory_left: memory, directory, file: None }
     }
@@ -238,7 +238,7 @@ impl ByteStore {
         }
     }
 
-    /// The same for bytes that are there already.
+    /// The same for bytes that are owned already.
     pub fn keep_all(&mut self, bytes: Vec<u8>) -> io::Result<RecordedBytes> {
         match self.room_in_memory(bytes.len()) {
             true => Ok(bytes.into()),
@@ -285,7 +285,7 @@ impl ByteFile {
     }
 }
 
-/// Makes the file longer by a segment that holds at least this much, and says where it ends.
+/// Makes the file longer by a segment of at least this size, and returns its end.
 fn grow(file: &File, from: u64, length: usize) -> io::Result<(Arc<Segment>, u64)> {
     let length = length.next_multiple_of(PAGE).max(SEGMENT);
     let end = from + length as u64;
@@ -293,7 +293,7 @@ fn grow(file: &File, from: u64, length: usize) -> io::Result<(Arc<Segment>, u64)
     Ok((Arc::new(Segment::new(file, from, length)?), end))
 }
 
-/// Where a file may be larger than the memory: not on a file system that is in memory itself.
+/// A directory for a file that may be larger than memory: not on a file system in memory.
 fn large_files() -> PathBuf {
     let temporary = std::env::temp_dir();
     match is_in_memory(&temporary) && !is_in_memory(Path::new("/var/tmp")) {
@@ -302,7 +302,7 @@ fn large_files() -> PathBuf {
     }
 }
 
-/// Whether a directory is on a file system in memory, or is not there.
+/// Whether a directory is on a file system in memory, or does not exist.
 pub fn is_in_memory(directory: &Path) -> bool {
     let Ok(directory) = File::open(directory) else { return true };
     let mut answer = std::mem::MaybeUninit::<libc::statfs>::uninit();
@@ -316,13 +316,13 @@ pub fn is_in_memory(directory: &Path) -> bool {
     [libc::TMPFS_MAGIC as i64, 0x8584_58f6].contains(&(kind as i64))
 }
 
-/// A file without a name: nobody has to remove it.
+/// An unnamed file, which need not be removed.
 fn nameless(directory: &Path) -> io::Result<File> {
     let open = |flags: i32, path: &Path| {
         OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(path)
     };
     let made = open(libc::O_TMPFILE, directory).or_else(|_| {
-        // A file system that cannot do so.
+        // A file system without support for unnamed files.
         let path = directory.join(format!("first-{}.bytes", crate::stray_processes::new_run_id()));
         let file = open(libc::O_CREAT | libc::O_EXCL, &path)?;
         std::fs::remove_file(&path)?;
@@ -349,7 +349,7 @@ mod tests {
         let in_memory: usize = kept.iter().filter(|one| one.in_memory()).map(|one| one.len()).sum();
         assert!((5000..=10_000).contains(&in_memory), "{in_memory}");
         assert!(!kept[199].in_memory());
-        // A piece that is longer than a segment has one of its own.
+        // A piece that is longer than a segment gets one of its own.
         let long = vec![7; SEGMENT + 5];
         let kept_long = store.keep(&long).unwrap();
         assert!(kept_long[..] == long[..]);
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(*kept[199].part(4..8), 199_u32.to_le_bytes());
         assert_eq!(*after.part(1..3).part(1..2), *b"t");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-        // Released bytes are still there, and do not count as this process's memory any more.
+        // Released bytes still exist, but do not count as this process's memory any more.
         let resident = || {
             let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let own = format!("{:x}-", kept_long.as_ptr() as usize / PAGE * PAGE);

@@ -1,5 +1,5 @@
-//! Scratch directories that are removed with their owner, in memory where possible: the models decide
-//! what is durable, so no disk has to be waited for.
+//! Scratch directories that are removed with their owner, in memory if possible: the models decide
+//! what is durable, so there is no need to wait for a disk.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Where Linux keeps a file system in memory that anybody may use.
+/// A file system in memory that every user may use.
 const MEMORY: &str = "/dev/shm";
 
 /// Younger ones may be about to be locked.
 const MIN_AGE: Duration = Duration::from_secs(60);
 
-/// A directory of one's own, removed when dropped. One that a killed process left is removed by
-/// the next that makes one beside it: memory does not come back by itself.
+/// A private directory, removed when dropped. A directory that a killed process left is removed by
+/// the next process that creates one beside it, because memory is not freed by itself.
 #[derive(Debug)]
 pub struct ScratchDir {
     path: PathBuf,
-    /// Locked for as long as the owner lives, in whatever way it ends.
+    /// Locked as long as the owner lives, however it ends.
     _lock: Option<File>,
 }
 
 impl ScratchDir {
-    /// In `parent`, or else in memory, or else among the temporary files.
+    /// In `parent`, by default in memory, otherwise among the temporary files.
     pub fn new(parent: Option<&Path>) -> io::Result<Self> {
         match parent {
             Some(parent) => Self::inside(parent),
@@ -49,14 +49,14 @@ impl ScratchDir {
                     }
                     return Ok(Self { path, _lock: Some(lock) });
                 }
-                // Left by an earlier process with our number.
+                // Left by an earlier process with the same pid.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Takes over a directory that is about to be made.
+    /// Takes ownership of a directory that is about to be created.
     pub fn adopt(path: PathBuf) -> Self {
         Self { path, _lock: None }
     }
@@ -69,12 +69,12 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // An error cannot be returned from here; the rest lies among the temporary files.
+        // An error cannot be returned from here; the rest is among the temporary files.
         _ = remove_tree(&self.path);
     }
 }
 
-/// Removes the directories whose owner is gone.
+/// Removes directories whose owner is gone.
 fn remove_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -93,7 +93,7 @@ fn remove_abandoned(parent: &Path) {
             && old
             && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok())
         {
-            // Another user's, or just removed by another process: not ours to report.
+            // Another user's, or just removed by another process: not worth a report.
             _ = remove_tree(&entry.path());
         }
     }
@@ -105,7 +105,7 @@ pub fn empty_dir(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// Removes what is in a directory, which itself has to stay: it may be mounted somewhere.
+/// Removes the content of a directory, which itself must stay: it may be mounted somewhere.
 pub fn clear_dir(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o700))?;
     for entry in fs::read_dir(path)? {
@@ -119,12 +119,12 @@ pub fn clear_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a directory and what is in it, read-only directories too. One that is missing is no
+/// Removes a directory and its content, including read-only directories. A missing one is not an
 /// error.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     match ignore_missing(fs::remove_dir_all(path)) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            // The workload took its own right to write away.
+            // The workload removed its own write permission.
             open_up(path)?;
             ignore_missing(fs::remove_dir_all(path))
         }
@@ -143,7 +143,7 @@ fn open_up(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The result of a removal: what was missing already is no error.
+/// The result of a removal: something missing is not an error.
 pub fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

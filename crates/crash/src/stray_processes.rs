@@ -1,6 +1,6 @@
-//! Finds and kills what a child started and left running, by the run id in its environment.
+//! Finds and kills processes that a child started and left running, by the run id in their environment.
 //!
-//! Killing a process group misses whatever changed its group or session. The run id is inherited
+//! Killing a process group misses processes that changed their group or session. The run id is inherited
 //! through both; only a process that also clears its environment escapes.
 
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::fd::pidfd;
 use crate::variables::RUN_ID;
 
-/// A process in an uninterruptible system call does not die at once, and may never.
+/// A process in an uninterruptible system call does not die immediately, and may never.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A value for `FIRST_RUN_ID` that no other child on this machine has.
@@ -21,7 +21,7 @@ pub fn new_run_id() -> String {
     format!("{}-{started:x}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Kills every process with this run id except this one, and those they start meanwhile.
+/// Kills every process with this run id except this one, including those started in the meantime.
 /// Allocates, so it must not run in a forked copy.
 pub fn kill_by_run_id(run_id: &str) {
     let mark = format!("{RUN_ID}={run_id}");
@@ -40,18 +40,18 @@ pub fn kill_by_run_id(run_id: &str) {
     }
 }
 
-/// The processes except this one that have the variable in their environment.
+/// The other processes that have the variable in their environment.
 fn marked(mark: &[u8]) -> Vec<OwnedFd> {
     let own = std::process::id();
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     let carries = |pid: i32| {
-        // Unreadable means another user's, a zombie, or gone: none of them ours to end.
+        // Unreadable means another user's, a zombie, or gone: none of them is to be killed.
         fs::read(format!("/proc/{pid}/environ"))
             .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == mark))
     };
     pids.filter(|pid| pid.unsigned_abs() != own && carries(*pid))
-        // A number can have passed to another process since; the second look is at the one held.
+        // A pid may have been reused in between; the second check is for the process behind the descriptor.
         .filter_map(|pid| pidfd(pid.unsigned_abs()).ok().filter(|_| carries(pid)))
         .collect()
 }

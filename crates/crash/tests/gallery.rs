@@ -1,5 +1,5 @@
 //! The stores of the gallery, each with one sync missing: the missing one is named, and the correct
-//! stores are clean.
+//! stores have no findings.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,5 +1,5 @@
-//! SQLite through `rusqlite` in its journal modes: what is found must be what its documentation
-//! says of `PRAGMA journal_mode` and `PRAGMA synchronous`, no more and no less.
+//! SQLite through `rusqlite` in its journal modes: the findings must match its documentation
+//! of `PRAGMA journal_mode` and `PRAGMA synchronous`, no more and no less.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -38,7 +38,7 @@ fn the_workload() {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Verdict {
     Durable,
-    /// Promised rows can be lost, but the database is whole.
+    /// Promised rows can be lost, but the database is intact.
     Whole,
     Damaged,
 }
@@ -59,7 +59,7 @@ fn verdict(recording: &Recording, model: Model) -> Verdict {
     states.map(|state| verdict_of(&state)).max().unwrap()
 }
 
-/// Why some states are so bad.
+/// Why some states are that bad.
 fn reasons(recording: &Recording, model: Model, bad: Verdict) -> Vec<String> {
     let mut explainer = Explainer::new(recording, model, &ExploreOptions::default()).unwrap();
     for state in CrashStates::new(recording, model, ExploreOptions::default()).unwrap() {
@@ -122,7 +122,7 @@ fn a_deleted_journal_is_whole_with_normal_on_a_modern_file_system() {
     verdicts("DELETE", "NORMAL", all(Durable, Whole, Damaged));
 }
 
-/// Instead of a name that goes, these sync a journal that they empty or whose header they zero.
+/// Instead of removing a name, these sync a journal that they empty or whose header they zero.
 #[test]
 fn a_journal_that_stays_is_durable_with_full() {
     verdicts("TRUNCATE", "FULL", all(Durable, Durable, Durable));

@@ -1,4 +1,4 @@
-//! What a crash point costs where no crash test runs: `cost VARIANT COUNT` prints nanoseconds per
+//! The cost of a crash point without a crash test: `cost VARIANT COUNT` prints nanoseconds per
 //! call.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program")]

@@ -1,4 +1,4 @@
-//! What `cargo xtask bench crash` measures: SQLite through `rusqlite`, one row per transaction, each
+//! The program that `cargo xtask bench crash` measures: SQLite through `rusqlite`, one row per transaction, each
 //! acknowledged on stdout.
 //!
 //! ```text
@@ -67,7 +67,7 @@ fn workload(
     Ok(())
 }
 
-/// Whole, and with at least as many rows as were promised.
+/// Intact, and with at least as many rows as were promised.
 fn check(directory: &Path, promised: usize) -> Result<(), String> {
     let path = directory.join("db");
     if !path.exists() {

@@ -1,4 +1,4 @@
-//! What asynchronous tests need from us; the executor is theirs.
+//! Support for asynchronous tests; the executor is the test's own.
 
 use std::any::Any;
 use std::future::poll_fn;

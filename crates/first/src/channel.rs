@@ -1,7 +1,7 @@
-//! What a child tells its orchestrator, over a pipe that only the two of them hold.
+//! The messages of a child to its orchestrator, over a pipe that only these two hold.
 //!
-//! Exit codes and output can come from anywhere (a library, the kernel, a test framework). What
-//! comes over this pipe came from this crate, in this child, which is why only an announced crash
+//! Exit codes and output can come from anywhere (a library, the kernel, a test framework). Messages
+//! over this pipe come from this crate, in this child, which is why only an announced crash
 //! counts as one.
 
 use std::fs::File;
@@ -80,7 +80,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// From everything that a child announced.
+    /// Parses everything that a child announced.
     pub(crate) fn of(announced: &[u8]) -> Self {
         let mut inbox = Self::default();
         inbox.push(announced);
@@ -114,14 +114,14 @@ impl Announcer {
         Self { pipe, turn: Mutex::new(()) }
     }
 
-    /// Sends whole messages: two threads' messages do not mix.
+    /// Sends whole messages: those of several threads do not mix.
     pub(crate) fn send(&self, message: &Message) -> io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         (&self.pipe).write_all(&message.encode())
     }
 
-    /// Says that this is a forked copy. Another thread's turn, copied too, would never end, so this
-    /// takes none; the message is cut to what the kernel writes in one piece.
+    /// Reports that this is a forked copy. A lock that another thread held would never be released in the copy, so
+    /// none is taken; the message is cut to the size that the kernel writes atomically.
     pub(crate) fn forked(&self, label: &str) -> io::Result<()> {
         let label = label.chars().take(500).collect();
         (&self.pipe).write_all(&Message::Forked { label }.encode())

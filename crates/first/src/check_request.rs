@@ -1,8 +1,8 @@
-//! What an orchestrator and its check server say to each other, over a socket that only the two of
-//! them hold.
+//! The protocol of an orchestrator and its check server, over a socket that only these two
+//! hold.
 //!
-//! The orchestrator sends requests, one at a time, and may cancel the one that is under way. The
-//! server says first whether it can serve at all, and then answers each request with the end of the
+//! The orchestrator sends requests, one at a time, and may cancel the current one. The
+//! server first reports whether it can serve at all, and then answers each request with the outcome of the
 //! check and everything that the check announced.
 
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Said once, before the first request.
+/// Sent once, before the first request.
 pub(crate) const READY: u8 = b'R';
 
 /// How a child's process ended.
@@ -21,9 +21,9 @@ pub(crate) enum ExitKind {
     Signaled(i32),
 }
 
-/// A frame of the orchestrator: one request.
+/// A frame of the orchestrator: a request.
 const REQUEST: u8 = b'Q';
-/// The other one: the check that runs now is not needed.
+/// A frame of the orchestrator: the current check is not needed any more.
 const CANCEL: u8 = b'C';
 
 /// One state to check.
@@ -32,16 +32,16 @@ pub(crate) struct CheckRequest {
     pub(crate) point_id: usize,
     pub(crate) label: String,
     pub(crate) target: usize,
-    /// A file with what was promised before the crash.
+    /// A file with the promises made before the crash.
     pub(crate) acks: PathBuf,
-    /// Where both of the check's output streams go.
+    /// The file for both of the check's output streams.
     pub(crate) log: PathBuf,
     pub(crate) timeout: Duration,
 }
 
-/// What the orchestrator sends.
+/// A frame of the orchestrator.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum Frame {
     Check(CheckRequest),
     Cancel,
 }
@@ -64,7 +64,7 @@ impl CheckRequest {
             &(self.target as u64).to_le_bytes(),
             self.acks.as_os_str().as_bytes(),
             self.log.as_os_str().as_bytes(),
-            // A timeout of more than 500 years is none.
+            // A timeout of more than 500 years means none.
             &u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX).to_le_bytes(),
         ];
         let mut body = Vec::new();
@@ -79,13 +79,13 @@ impl CheckRequest {
     }
 }
 
-impl Order {
-    /// Asks for the end of the check that runs now.
+impl Frame {
+    /// Cancels the current check.
     pub(crate) fn cancel(mut to: impl Write) -> io::Result<()> {
         to.write_all(&[CANCEL])
     }
 
-    /// The next order; none when the orchestrator is gone or needs no more.
+    /// The next frame; `None` when the orchestrator is gone or needs no more checks.
     pub(crate) fn receive(mut from: impl Read) -> io::Result<Option<Self>> {
         let mut kind = [0];
         if from.read(&mut kind)? == 0 {
@@ -94,7 +94,7 @@ impl Order {
         if kind == [CANCEL] {
             return Ok(Some(Self::Cancel));
         }
-        // All of it at once: a read of each field is a call of the kernel.
+        // In one read: reading each field is a system call.
         let body = bytes(&mut from)?;
         let mut body = &body[..];
         let mut field = || bytes(&mut body);
@@ -149,7 +149,7 @@ fn bytes(from: &mut impl Read) -> io::Result<Vec<u8>> {
     from.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
     let mut bytes = Vec::with_capacity(length.min(4096) as usize);
-    // A length that is wrong must not be believed before the bytes are there.
+    // A wrong length must not allocate memory for bytes that do not exist.
     if from.take(length).read_to_end(&mut bytes)? as u64 != length {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -171,13 +171,13 @@ mod tests {
             timeout: Duration::from_millis(1500),
         };
         let mut sent = Vec::new();
-        Order::cancel(&mut sent).unwrap();
+        Frame::cancel(&mut sent).unwrap();
         request.send(&mut sent).unwrap();
         let mut from = &sent[..];
-        assert_eq!(Order::receive(&mut from).unwrap(), Some(Order::Cancel));
-        assert_eq!(Order::receive(&mut from).unwrap(), Some(Order::Check(request)));
-        assert_eq!(Order::receive(&mut from).unwrap(), None);
-        assert!(Order::receive(&sent[1..20]).is_err(), "half a request is none");
+        assert_eq!(Frame::receive(&mut from).unwrap(), Some(Frame::Cancel));
+        assert_eq!(Frame::receive(&mut from).unwrap(), Some(Frame::Check(request)));
+        assert_eq!(Frame::receive(&mut from).unwrap(), None);
+        assert!(Frame::receive(&sent[1..20]).is_err(), "half a request is none");
         for status in [ExitKind::Exited(101), ExitKind::Signaled(9)] {
             let (timed_out, out_of_memory, announced) = (true, false, vec![1, 2]);
             let reply = CheckReply { status, timed_out, out_of_memory, announced };

@@ -1,4 +1,4 @@
-//! Watches one child until it is dead: what it announces, how long it takes, and whether it is still
+//! Watches one child until it is dead: its messages, its time limit, and whether it is still
 //! needed. Used by the orchestrator, and by a check server for its copies.
 
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use crate::check_request::Order;
+use crate::check_request::Frame;
 
 pub(crate) struct ChildWatch {
     pub(crate) pidfd: OwnedFd,
@@ -15,9 +15,9 @@ pub(crate) struct ChildWatch {
 }
 
 impl ChildWatch {
-    /// Takes what the child announces until it is dead; it is not yet waited for. It is killed if it
-    /// takes too long, which is the second answer, or if an order comes in: that is a cancellation,
-    /// or the end of who wanted it.
+    /// Receives the child's messages until it is dead; it is not reaped yet. It is killed if it
+    /// takes too long, which is the second result, or if a frame arrives: a cancellation,
+    /// or end-of-file because the orchestrator is gone.
     pub(crate) fn until_the_end(
         self,
         pid: u32,
@@ -27,11 +27,11 @@ impl ChildWatch {
         let mut announced = Vec::new();
         let mut pipe = Some(File::from(self.announcements));
         let mut orders = orders;
-        // A deadline past the end of time is none.
+        // A deadline beyond the clock's range means none.
         let deadline = Instant::now().checked_add(timeout);
         let mut timed_out = false;
         loop {
-            // A negative one is not polled.
+            // A negative descriptor is not polled.
             let on = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut fds = [
                 on(self.pidfd.as_raw_fd()),
@@ -53,12 +53,12 @@ impl ChildWatch {
             } else if fds[0].revents != 0 {
                 return (announced, timed_out);
             } else if fds[1].revents != 0 {
-                // Every write end is closed, and only the death is still to come. Polled further,
-                // the pipe would report that for ever.
+                // Every write end is closed, and only the death is left to wait for. If it stayed polled,
+                // the pipe would be readable forever.
                 pipe = None;
             }
             if fds[2].revents != 0 {
-                if !matches!(orders.map(Order::receive), Some(Ok(Some(_)))) {
+                if !matches!(orders.map(Frame::receive), Some(Ok(Some(_)))) {
                     orders = None;
                 }
                 kill(pid);
@@ -73,25 +73,25 @@ impl ChildWatch {
 
 fn take(pipe: Option<&mut File>, announced: &mut Vec<u8>) {
     let mut buffer = [0; 16 << 10];
-    // Readable was said, so this does not wait. An error leaves what is known already, and the
-    // verdict then misses what it needs.
+    // Poll said that it is readable, so this does not block. After an error only the messages so far are known,
+    // and the verdict reports what is missing.
     if let Some(Ok(n)) = pipe.map(|pipe| pipe.read(&mut buffer)) {
         announced.extend_from_slice(&buffer[..n]);
     }
 }
 
-/// Kills a child and its group. It has not been waited for, so both are its own.
+/// Kills a child and its group. It has not been reaped, so both ids are its own.
 fn kill(pid: u32) {
     signal(-(pid as i32), libc::SIGKILL);
     signal(pid as i32, libc::SIGKILL);
 }
 
 pub(crate) fn signal(pid: i32, signal: i32) {
-    // SAFETY: plain numbers. The process or group is ours, and a failure means that it is gone.
+    // SAFETY: plain numbers. The process or group is this process's child, and a failure means that it is gone.
     unsafe { libc::kill(pid, signal) };
 }
 
-/// How often the kernel's out-of-memory killer has struck since boot.
+/// How often the kernel's out-of-memory killer has acted since boot.
 #[derive(Debug)]
 pub(crate) struct OutOfMemoryKills(Option<File>);
 

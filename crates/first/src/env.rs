@@ -1,11 +1,11 @@
-//! What the closures of a test are given.
+//! The arguments of a test's closures.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The place a workload writes to and its check reads from: a fresh directory for every crash.
+/// The directory that a workload writes to and its check reads from: a new one for every crash.
 #[derive(Debug, Clone)]
 pub struct Env {
     root: PathBuf,
@@ -45,23 +45,23 @@ impl Env {
         path
     }
 
-    /// The seed of this test, the same in every run: for a workload that wants randomness.
+    /// The seed of this test, the same in every run: for a workload that needs randomness.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Where the longest existing part of the path really is, if that is outside.
+    /// The real path of the longest existing part, if that is outside.
     fn leads_out(&self, path: &Path) -> Option<PathBuf> {
         let root = self.root.canonicalize().ok()?;
         let real = path.ancestors().find_map(|part| part.canonicalize().ok())?;
-        // Before the directory exists, the first part that does lies above it.
+        // Before the directory exists, the first existing part is above it.
         (!real.starts_with(&root) && !root.starts_with(&real)).then_some(real)
     }
 }
 
-/// Which crash a check looks at.
+/// The crash that a check is about.
 ///
-/// A check that never looks here is not repeated for equal states: see `OK (same state as …)`.
+/// A check that does not use it is not repeated for equal states: see `OK (same state as …)`.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct CrashInfo {
@@ -83,7 +83,7 @@ impl CrashInfo {
         self.point_id
     }
 
-    /// The label given to [`crash_point`](crate::crash_point).
+    /// The label passed to [`crash_point`](crate::crash_point).
     pub fn label(&self) -> &str {
         self.look();
         &self.label
@@ -95,8 +95,8 @@ impl CrashInfo {
         self.seed
     }
 
-    /// What was promised before the crash by [`ack`](crate::ack), in order. All of it has to be
-    /// there.
+    /// The promises made before the crash by [`ack`](crate::ack), in order. All of them must be
+    /// kept.
     pub fn acks(&self) -> &[String] {
         self.look();
         &self.acks

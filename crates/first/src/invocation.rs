@@ -1,4 +1,4 @@
-//! Which test is running, how to run exactly it again, and how a person does.
+//! Which test is running, and the commands that run exactly this test again, for a child and for a person.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::setup_error::SetupError;
 use crate::variables::{CRASH_TARGET, REPLAY, SEED, STATE, TEST_INDEX};
 
-/// What can be known about the caller.
+/// Facts about the caller.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     /// Without the program's name.
@@ -14,7 +14,7 @@ pub(crate) struct Caller {
     pub(crate) program: PathBuf,
     pub(crate) main_thread: bool,
     pub(crate) thread_name: Option<String>,
-    /// `CARGO_PKG_NAME`: cargo started this.
+    /// `CARGO_PKG_NAME`: set if cargo started this process.
     pub(crate) package: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl Caller {
     }
 }
 
-/// How to run this test, and no other, again.
+/// How to run this test alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Invocation {
     pub(crate) test: String,
@@ -48,14 +48,14 @@ pub(crate) struct Invocation {
 enum Kind {
     /// One of many tests in a binary that understands `NAME --exact`.
     Libtest { package: Option<String>, ignored: bool, release: bool },
-    /// A program of its own: run again with the arguments it has now.
+    /// A separate program: run again with its current arguments.
     Program,
 }
 
 impl Invocation {
-    /// From the most certain source to the least: what the test says of itself, the only test the
-    /// arguments allow (as under nextest), the thread's name (as under libtest, always, also with
-    /// one test thread), and what a person or an orchestrator says in a variable.
+    /// From the most reliable source to the least: the name given by the test itself, the only test that the
+    /// arguments select (as under nextest), the thread's name (as under libtest, even with
+    /// one test thread), and a variable set by a person or an orchestrator.
     pub(crate) fn of(
         caller: &Caller,
         explicit: Option<&str>,
@@ -96,12 +96,12 @@ impl Invocation {
         Ok(Self { test, program: caller.program.clone(), arguments, kind })
     }
 
-    /// One line for a shell that tries this crash point again, from the start.
+    /// A shell command that tries this crash point again, from the start.
     pub(crate) fn reproduce(&self, target: usize, seed: u64, index: usize) -> String {
         self.command(vec![format!("{CRASH_TARGET}={target}"), format!("{SEED}={seed}")], index)
     }
 
-    /// The command that checks one state of a recording again.
+    /// A shell command that checks one state of a recording again.
     pub(crate) fn replay(&self, log: &str, state: &str, seed: u64, index: usize) -> String {
         let words = [(REPLAY, log), (STATE, state)];
         let words = words.map(|(name, value)| format!("{name}={}", quote(value)));
@@ -138,7 +138,7 @@ fn under_release(program: &Path) -> bool {
     profile.is_some_and(|profile| profile == "release")
 }
 
-/// The one test that `--exact` leaves, if it is one.
+/// The single test that `--exact` selects.
 fn only_exact(arguments: &[OsString]) -> Option<String> {
     const WITH_VALUE: [&str; 8] = [
         "--skip",
@@ -169,7 +169,7 @@ fn only_exact(arguments: &[OsString]) -> Option<String> {
     }
 }
 
-/// A word as a shell has to be given it.
+/// A word, quoted for a shell.
 fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

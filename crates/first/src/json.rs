@@ -1,4 +1,4 @@
-//! JSON objects, written by hand: a dependency would be linked into every stranger's tests.
+//! JSON objects, written by hand: a dependency would be linked into every user's tests.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ impl Object {
         self
     }
 
-    /// The object as one line, with its line end.
+    /// The object as one line, including the line end.
     pub(crate) fn line(mut self) -> String {
         self.text.push_str("}\n");
         self.text

@@ -19,16 +19,16 @@
 //! }
 //! ```
 //!
-//! [`Workload::verify`] does the work. It runs this very test again in child processes: one is
-//! recorded, and for each crash point one checks what a kill there would have left. Where nothing
-//! can be recorded, the workload runs again for every point and kills itself there.
+//! [`Workload::verify`] does the work. It runs this same test again in child processes: one is
+//! recorded, and for each crash point one checks what a kill there would have left. If the workload
+//! cannot be recorded, it runs again for every point and kills itself there.
 //!
-//! **What a kill cannot show:** a killed process leaves the page cache behind, so whatever was
+//! **What a kill cannot show:** a killed process leaves the page cache behind, so everything that was
 //! written is there for the check, synced or not. [`Test::model`] loses what was not synced.
 //!
-//! The crate is linked into other people's test binaries: it depends on `libc` and `retake-crash`
-//! alone, starts nothing outside [`test()`], and ends the process only in children that it started
-//! itself or that were asked for by `FIRST_PHASE`. Linux only.
+//! The crate is linked into other people's test binaries: it depends only on `libc` and `retake-crash`,
+//! starts nothing outside of [`test()`], and exits the process only in children that it started
+//! itself or that were requested by `FIRST_PHASE`. Linux only.
 
 #![warn(missing_docs)]
 

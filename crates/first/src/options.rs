@@ -1,4 +1,4 @@
-//! What a test asks for, before it is known whether that makes sense.
+//! The options of a test, and a check that they make sense.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::setup_error::SetupError;
 use retake_crash::glob::Glob;
 use retake_crash::model::Model;
 
-/// A child that takes longer hangs: crash tests are made of short workloads.
+/// A child that takes longer is considered hung: crash tests have short workloads.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The label filter, if everything asked for makes sense.
+    /// The label filter, if all options make sense.
     pub(crate) fn check(&self) -> Result<Option<Glob>, SetupError> {
         let refuse =
             |call: String, must: &str| Err(SetupError::Option { call, must: must.to_owned() });

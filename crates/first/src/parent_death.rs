@@ -1,4 +1,4 @@
-//! In a child: notices when the orchestrator dies, and kills this process and all it started.
+//! In a child: detects when the orchestrator dies, and kills this process and all processes it started.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,23 +6,23 @@ use std::thread;
 
 use retake_crash::stray_processes::kill_by_run_id;
 
-/// Watches until this process ends. `line` gives end-of-file when the orchestrator is gone.
+/// Watches until this process ends. `line` gets end-of-file when the orchestrator is gone.
 pub(crate) fn watch(mut line: File, run_id: String) -> io::Result<()> {
     thread::Builder::new().name("first-parent".into()).spawn(move || {
         let mut nothing = [0; 1];
         loop {
             match line.read(&mut nothing) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // An error cannot be waited out either: the parent could die unnoticed.
+                // After an error the parent could die unnoticed.
                 _ => break,
             }
         }
         kill_by_run_id(&run_id);
         end_group()
     })?;
-    // From now on the kernel's signal would end this process alone, before it can end what it
-    // started. The signal belongs to the main thread, which cannot be asked to give it up; what it
-    // does belongs to the process. A handler, and not "ignore", which would outlive an exec.
+    // From now on the kernel's signal would kill this process alone, before it can kill the processes it
+    // started. The signal belongs to the main thread, which cannot be made to give it up; its
+    // disposition belongs to the process. A handler, not "ignore", which would survive an exec.
     // SAFETY: zero is a valid `sigaction`, and the handler does nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -37,15 +37,15 @@ pub(crate) fn watch(mut line: File, run_id: String) -> io::Result<()> {
 
 extern "C" fn nothing_to_do(_signal: libc::c_int) {}
 
-/// What the kernel sends a child whose orchestrator dies before the child watches for that itself:
-/// one that nobody else uses, and that ends a process which does not expect it.
+/// The signal that the kernel sends to a child whose orchestrator dies before the child watches for that itself:
+/// one without another use, which terminates a process that does not expect it.
 pub(crate) fn death_signal() -> libc::c_int {
     libc::SIGRTMAX() - 1
 }
 
-/// Kills this process, and its group where it leads one.
+/// Kills this process, and its group if it leads one.
 pub(crate) fn end_group() -> ! {
-    // SAFETY: plain numbers; a group is only signalled if this process made it.
+    // SAFETY: plain numbers; a group is only signalled if this process created it.
     unsafe {
         let own = libc::getpid();
         if libc::getpgrp() == own {

@@ -1,5 +1,5 @@
-//! What makes a FIRST test fail before any crash point was tried: a request or a machine that
-//! cannot be worked with.
+//! Why a FIRST test fails before any crash point was tried: an invalid request or an unsuitable
+//! machine.
 
 use std::fmt;
 use std::io;
@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 #[derive(Debug)]
 pub(crate) enum SetupError {
-    /// A variable holds something it cannot mean.
+    /// A variable has an invalid value.
     Variable { name: &'static str, value: String, must: &'static str },
-    /// A variable is missing that this phase needs.
+    /// A variable that this phase needs is missing.
     Missing { name: &'static str, phase: &'static str },
-    /// An option of the builder was given something it cannot mean.
+    /// An option of the builder has an invalid value.
     Option { call: String, must: String },
-    /// It is unknown which test is running, so no child could run exactly it.
+    /// It is unknown which test is running, so no child could run exactly this one.
     Nameless,
     /// `FIRST_TEST_NAME` names another test.
     OtherTest { wanted: String, running: String },
@@ -21,7 +21,7 @@ pub(crate) enum SetupError {
     Inherited { parent: u32, expected: u32 },
     /// The system refused something.
     System { what: String, source: io::Error },
-    /// A directory cannot be made.
+    /// A directory cannot be created.
     Directory { path: PathBuf, source: io::Error },
 }
 
@@ -69,7 +69,7 @@ impl std::error::Error for SetupError {
     }
 }
 
-/// The end of this test: nothing ran, and the test says why.
+/// Fails this test: nothing ran, and the message says why.
 #[track_caller]
 pub(crate) fn fail_test(error: &SetupError) -> ! {
     panic!("first: {error}")

@@ -17,8 +17,8 @@ use crate::variables::{ACKS, Phase, TEST_INDEX, Variables};
 use retake_crash::glob::Glob;
 use retake_crash::model::Model;
 
-/// Begins a crash test. [`run`](Test::run) says what to crash, [`verify`](Workload::verify) what
-/// must hold afterwards, and does the work.
+/// Starts to describe a crash test. [`run`](Test::run) sets what to crash, [`verify`](Workload::verify) what
+/// must be true afterwards, and does the work.
 pub fn test() -> Test {
     Test { options: Options::default() }
 }
@@ -31,7 +31,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// The seed that [`Env::seed`] gives, 0 unless said. `FIRST_SEED` overrides it.
+    /// The seed that [`Env::seed`] returns; 0 by default. `FIRST_SEED` overrides it.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = seed;
         self
@@ -43,13 +43,13 @@ impl Test {
         self
     }
 
-    /// Runs `n` children at a time, 1 unless said. Results and their order stay the same.
+    /// Runs `n` children at a time; 1 by default. Results and their order stay the same.
     pub fn jobs(mut self, n: usize) -> Self {
         self.options.jobs = n;
         self
     }
 
-    /// The time each child has, 60 s unless said. A longer one has failed.
+    /// Time limit of each child; 60 s by default. A child that takes longer has failed.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.options.timeout = limit;
         self
@@ -67,16 +67,16 @@ impl Test {
         self
     }
 
-    /// What a crash may take, [`Model::Kill`] unless said: only the process ends, at each crash
-    /// point. Under the others the power fails after any operation, and what was not synced may be
-    /// lost in every way that the file system allows; crash points are labels then, and
+    /// What a crash may lose; by default [`Model::Kill`]: only the process ends, at each crash
+    /// point. Under the other models the power fails after any operation, and what was not synced may be
+    /// lost in every way that the file system allows; crash points are then only labels, and
     /// [`CrashInfo::point_id`] is the number of the operation.
     pub fn model(mut self, model: Model) -> Self {
         self.options.model = model;
         self
     }
 
-    /// The full name of the test function, for where it cannot be found out: on a thread that the
+    /// The full name of the test function, if it cannot be determined: on a thread that the
     /// test started itself.
     pub fn name(mut self, test: impl Into<String>) -> Self {
         self.options.name = Some(test.into());
@@ -88,7 +88,7 @@ impl Test {
         Workload { options: self.options, workload }
     }
 
-    /// The workload of an asynchronous test, under whatever executor awaits
+    /// The workload of an asynchronous test, under any executor that awaits
     /// [`verify_async`](AsyncWorkload::verify_async).
     pub fn run_async<R: AsyncFnOnce(Env)>(self, workload: R) -> AsyncWorkload<R> {
         AsyncWorkload { options: self.options, workload }
@@ -109,7 +109,7 @@ impl<R: FnOnce(&Env)> Workload<R> {
     /// # Panics
     ///
     /// If a check fails, or the workload cannot be tested. The message says where, why, and how to
-    /// see it again.
+    /// reproduce it.
     #[track_caller]
     pub fn verify<V: FnOnce(&Env, &CrashInfo)>(self, check: V) -> Verified {
         match Role::find(&self.options, Check::Synchronous) {
@@ -139,7 +139,7 @@ pub struct AsyncWorkload<R> {
 }
 
 impl<R: AsyncFnOnce(Env)> AsyncWorkload<R> {
-    /// As [`Workload::verify`]; has to be awaited. While crash points are tried it blocks its
+    /// Like [`Workload::verify`]; must be awaited. While crash points are tried it blocks its
     /// thread: the work happens in other processes.
     pub fn verify_async<V: AsyncFnOnce(Env, CrashInfo)>(
         self,
@@ -147,7 +147,7 @@ impl<R: AsyncFnOnce(Env)> AsyncWorkload<R> {
     ) -> impl Future<Output = Verified> {
         let awaited = MustFinish { finished: false };
         async move {
-            // Taken whole: naming a field would leave the rest, and its check, behind.
+            // Moved as a whole: naming a field would leave the rest, and its check, behind.
             let mut awaited = awaited;
             match Role::find(&self.options, Check::Asynchronous) {
                 Ok(Role::Orchestrator(found)) => found.orchestrate(&self.options),
@@ -180,7 +180,7 @@ impl Verified {
     pub fn execute(self) {}
 }
 
-/// What this process is to this test.
+/// The role of this process in this test.
 enum Role {
     Orchestrator(Box<OrchestratorSetup>),
     Execution {
@@ -192,11 +192,11 @@ enum Role {
         child: Child,
         crash: CrashInfo,
     },
-    /// Another FIRST test of this function is the one that was selected.
+    /// Another FIRST test of this function was selected.
     Bystander,
 }
 
-/// What a check runs under. An executor has threads and descriptors of its own, which a copy of its
+/// How a check is run. An executor has threads and descriptors, which a copy of its
 /// process would have to share with it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Check {
@@ -219,7 +219,7 @@ impl Role {
         let invocation = Invocation::of(&Caller::find()?, options.name.as_deref(), name)?;
         let index = next_index(&invocation.test);
         let seed = variables.seed.unwrap_or(options.seed);
-        // A child is meant for one FIRST test of its function; the orchestrator takes all.
+        // A child is meant for one FIRST test of its function; the orchestrator runs all.
         let orchestrator = variables.phase == Phase::Orchestrator;
         let selected = variables.test_index.or(if orchestrator { None } else { Some(1) });
         if let Some(selected) = selected.filter(|selected| *selected != index) {
@@ -264,7 +264,7 @@ impl OrchestratorSetup {
     }
 }
 
-/// What was promised before the crash, as a file tells it.
+/// The promises made before the crash, read from a file.
 fn promises(acks: Option<&Path>) -> Result<Vec<String>, SetupError> {
     let Some(path) = acks else { return Ok(Vec::new()) };
     let text = std::fs::read(path).map_err(|source| SetupError::System {

@@ -1,6 +1,6 @@
-//! The `FIRST_` variables: what is written into a child's environment and what is read from ours.
+//! The `FIRST_` variables: written to a child's environment, and read from this process's.
 //!
-//! A value that means nothing is a [`SetupError`], never a default.
+//! An invalid value is a [`SetupError`], never replaced by a default.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,9 +23,9 @@ pub(crate) const RECORD: &str = "FIRST_RECORD";
 /// A recording to take a state from, and the state to check, without running the workload.
 pub(crate) const REPLAY: &str = "FIRST_REPLAY";
 pub(crate) const STATE: &str = "FIRST_STATE";
-/// How a child talks to its orchestrator: `<pid>:<descriptor to watch>:<descriptor to write>`.
+/// How a child communicates with its orchestrator: `<pid>:<descriptor to watch>:<descriptor to write>`.
 pub(crate) const CHANNEL: &str = "FIRST_CHANNEL";
-/// In a child that serves checks: the descriptor that requests come from.
+/// In a child that serves checks: the descriptor that requests arrive on.
 pub(crate) const CHECK_SERVER: &str = "FIRST_CHECK_SERVER";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) struct Channel {
 #[derive(Debug)]
 pub(crate) struct Variables {
     pub(crate) phase: Phase,
-    /// In the orchestrator: the one crash point to try.
+    /// In the orchestrator: the only crash point to try.
     pub(crate) only: Option<usize>,
     pub(crate) work_dir: Option<PathBuf>,
     pub(crate) seed: Option<u64>,

@@ -1,4 +1,4 @@
-//! The crate as a stranger uses it: a project outside the workspace, under `cargo test` and under
+//! The crate as used by others: a project outside the workspace, under `cargo test` and under
 //! `cargo nextest run`.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
@@ -16,7 +16,7 @@ struct Project {
 }
 
 impl Project {
-    /// A copy, resolved as the workspace is, so that nothing has to be downloaded.
+    /// A copy, with the workspace's lock file, so that nothing has to be downloaded.
     fn copy(name: &str) -> Self {
         let own = Path::new(env!("CARGO_MANIFEST_DIR"));
         let source = own.join("tests/stranger");
@@ -75,7 +75,7 @@ fn run(command: &mut Command) -> (Output, String) {
     (output, text)
 }
 
-/// The command a failure names, pasted into a shell, fails in the same way.
+/// The command that a failure names, pasted into a shell, fails in the same way.
 fn reproduces(project: &Project, text: &str) {
     assert!(text.contains("crash point 2 (\"count: in place\") failed"), "{text}");
     let line = text.lines().find_map(|line| line.trim().strip_prefix("to reproduce: ")).unwrap();
@@ -96,7 +96,7 @@ fn under_cargo_test() {
     assert!(output.status.success(), "{text}");
     assert!(text.contains("4 passed; 0 failed; 1 ignored"), "{text}");
     assert_eq!(project.left(), 0);
-    // On one thread too, where names are harder to come by.
+    // On one thread, too, where names are harder to determine.
     let (output, text) = project.cargo(&["test", "--", "--test-threads=1", "--nocapture"]);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("[first] all 4 crash points passed"), "{text}");

@@ -5,7 +5,7 @@
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|word| word == "--list") {
-        // How runners ask for the tests; those to be ignored are asked for separately.
+        // How runners list the tests; ignored ones are listed separately.
         if !words.iter().any(|word| word == "--ignored") {
             println!("program: test");
         }

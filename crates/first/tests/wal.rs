@@ -18,7 +18,7 @@ fn the_correct_one_survives() {
     survives_every_crash(None);
 }
 
-/// The limit of killing a process, written down as a test: without a single fsync, it passes.
+/// The limit of killing a process, documented as a test: without a single fsync, it passes.
 #[test]
 fn a_missing_sync_cannot_be_seen() {
     survives_every_crash(Some(Flaw::ForgetsToSync));

@@ -1,8 +1,8 @@
-//! How an agent that retake itself starts (`agent.mcp`) is configured with the server, without a
-//! change to the agent's own configuration.
+//! Configures an agent that retake itself starts (`agent.mcp`) to use the server, without changing the
+//! agent's own configuration.
 //!
-//! Commands that the agent then runs through it are recorded inside its iteration: the server is
-//! told which run that is. Not every agent hands its own variables on to a server, so they are
+//! Commands that the agent runs through the server are recorded inside its iteration: variables tell the
+//! server which run that is. Not every agent passes its own variables on to a server, so they are
 //! named.
 
 use std::ffi::OsString;
@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 use super::gemini_home::{GeminiHome, HOME_VARIABLE};
 use super::install::{self, Client, PATIENCE_SECONDS, ServerCommand};
 
-/// What an agent is given besides what it gets anyway.
+/// Additional settings for an agent.
 #[derive(Debug, Default)]
 pub struct AgentConfiguration {
     pub arguments: Vec<String>,
     pub variables: Vec<(OsString, OsString)>,
-    /// Files that the agent reads, for as long as it runs.
+    /// Files that the agent reads; they must exist as long as it runs.
     pub files: Option<GeminiHome>,
 }
 
-/// `ids` are the variables by which the server knows whose commands it runs.
+/// `ids` are the variables that tell the server to which run its commands belong.
 pub fn agent_configuration(
     client: Client,
     ids: &[(&str, String)],
@@ -35,7 +35,7 @@ pub fn agent_configuration(
         Client::Claude => {
             let server = json!({"type": "stdio", "command": program, "args": ["mcp"], "env": env});
             let config = json!({"mcpServers": {"retake": server}});
-            // What it may do is for the project's policy to say.
+            // The project's policy decides what the agent may run, so no tool needs a permission.
             let args = ["--mcp-config", &config.to_string(), "--allowedTools", "mcp__retake"];
             AgentConfiguration {
                 arguments: args.map(str::to_owned).to_vec(),
@@ -43,7 +43,7 @@ pub fn agent_configuration(
             }
         }
         Client::Codex => {
-            // JSON strings and arrays are TOML's too; a table is not.
+            // JSON strings and arrays are valid TOML; a JSON object is not.
             let pairs: Vec<String> =
                 ids.iter().map(|(name, value)| format!("{name} = {}", json!(value))).collect();
             let values = [
@@ -77,7 +77,7 @@ pub fn agent_configuration(
             AgentConfiguration { arguments: Vec::new(), variables, files: Some(made) }
         }
         Client::Opencode => {
-            // It hands its own variables on.
+            // opencode passes its own variables on.
             let given = std::env::var("OPENCODE_CONFIG_CONTENT").unwrap_or_default();
             let start = ServerCommand::new(program, None);
             let text = Client::Opencode.with(&given, &start).map_err(|why| {

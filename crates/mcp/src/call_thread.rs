@@ -1,12 +1,12 @@
-//! Who drives the runtime, and where the command of a call runs.
+//! Decides which thread drives the runtime, and which thread runs the command of a call.
 //!
-//! Handing a command to another thread and its result back costs two wake-ups, which is a good part
-//! of a short call. So the thread that drives the runtime leaves it to run the command itself, and
-//! then continues with the answer: a call that comes alone never crosses threads.
+//! Handing a command to another thread and its result back costs two wake-ups, a good part of a short
+//! call. So the thread that drives the runtime runs the command itself and then continues with the
+//! response: a single call never crosses threads.
 //!
-//! While that thread is away nothing is read from the client. So if a command takes longer than
-//! [`ALONE`], a second thread drives the runtime until the first one is back: it reads further calls
-//! and cancellations, and reports progress. Calls that come meanwhile run on threads of the blocking
+//! During that time nothing is read from the client. So if a command takes longer than
+//! [`ALONE`], a second thread drives the runtime until the first one returns: it reads further calls
+//! and cancellations, and reports progress. Calls that arrive in that time run on threads of the blocking
 //! pool.
 
 use std::io;
@@ -23,13 +23,13 @@ use rustix::time::{
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How long a client that sends something else may have to wait for a command. Most commands that are
-/// worth saving two wake-ups take less.
+/// How long another message of the client may have to wait for a command. Most commands for which
+/// two wake-ups matter take less.
 const ALONE: Duration = Duration::from_millis(4);
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Where calls hand in what they run.
+/// Through which calls pass their work to the threads.
 pub(super) struct CallThread {
     work: mpsc::UnboundedSender<Work>,
     busy: Arc<AtomicBool>,
@@ -43,8 +43,8 @@ pub(super) fn call_thread() -> (CallThread, HandedIn) {
 }
 
 impl CallThread {
-    /// Runs something that blocks: on the thread that drives the runtime if that is free. Must be
-    /// called inside of the runtime.
+    /// Runs blocking work: on the thread that drives the runtime if that is free. Must be called inside of
+    /// the runtime.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -55,16 +55,16 @@ impl CallThread {
         let busy = self.busy.clone();
         let (work, answered) = answering(move || {
             let result = work();
-            // Before the answer: the next call may come before this thread is back.
+            // Before the response: the next call may arrive before this thread is back.
             busy.store(false, Ordering::Release);
             result
         });
-        // Without its other end the server is about to end, and starts nothing.
+        // Without a receiver the server is about to end, and starts nothing.
         drop(self.work.send(Box::new(work)));
         answered
     }
 
-    /// Runs something that may take long, on a thread of its own.
+    /// Runs work that may take long on its own thread.
     pub(super) fn run_apart<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -75,17 +75,17 @@ impl CallThread {
     }
 }
 
-/// The same work, and where its result arrives.
+/// The same work, and the receiver of its result.
 fn answering<T: Send>(
     work: impl FnOnce() -> T + Send,
 ) -> (impl FnOnce() + Send, oneshot::Receiver<T>) {
     let (answer, answered) = oneshot::channel();
-    // Nobody may be there any more who wants to know.
+    // The receiver may be gone.
     (move || drop(answer.send(work())), answered)
 }
 
-/// Drives the runtime until `serving` is over, and runs what is handed in meanwhile. Does not wait
-/// for a command that is still running then.
+/// Drives the runtime until `serving` ends, and runs the work of calls in between. Does not wait for a
+/// command that is still running at the end.
 pub(super) fn drive<T: Send + 'static>(
     runtime: Runtime,
     handed_in: HandedIn,
@@ -116,7 +116,7 @@ pub(super) fn drive<T: Send + 'static>(
             break end;
         }
     };
-    // A thread that reads stdin would never end; one that runs a command has the runtime, too.
+    // A thread that reads stdin would never end; one that runs a command holds the runtime, too.
     if let Some(runtime) = Arc::into_inner(runtime) {
         runtime.shutdown_background();
     }
@@ -142,7 +142,7 @@ impl FirstDriver {
             });
             self.away.send_replace(true);
             let Some(work) = work else { break };
-            // Without a timer the command would keep everyone waiting.
+            // Without a timer the command would block all other calls.
             self.timer.set(ALONE);
             work();
             self.timer.set(Duration::ZERO);
@@ -154,7 +154,7 @@ impl FirstDriver {
     }
 }
 
-/// Wakes the second thread, which costs the first nothing as long as the time has not come.
+/// Wakes the second thread; free for the first one until it expires.
 struct Timer(OwnedFd);
 
 impl Timer {
@@ -162,12 +162,12 @@ impl Timer {
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))
     }
 
-    /// Has it go off after this time; after none, never.
+    /// Expires after this time; zero disarms it.
     fn set(&self, after: Duration) {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec::try_from(after).unwrap_or(none);
         let once = Itimerspec { it_interval: none, it_value: value };
-        // It is a timer, and the time is a valid one: there is nothing to go wrong.
+        // Cannot fail: a timer descriptor and a valid time.
         _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once);
     }
 
@@ -209,7 +209,7 @@ mod tests {
             threads
         });
         let threads = threads.unwrap();
-        // On a busy machine the second thread may have to take over now and then.
+        // On a busy machine the second thread may have to take over sometimes.
         assert!(threads.iter().any(|(served_by, ran_on)| served_by == ran_on), "{threads:?}");
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let served = drive(runtime(), handed_in, async move {
             let (go_on, wait) = channel::<()>();
             let first = calls.run(move || wait.recv().is_ok());
-            // Comes while the first one runs, and needs the other to run as well.
+            // Arrives while the first one runs, and needs the other thread.
             tokio::time::sleep(ALONE).await;
             let both = Arc::new(Barrier::new(2));
             let pair = [both.clone(), both].map(|both| calls.run(move || both.wait().is_leader()));

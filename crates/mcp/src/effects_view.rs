@@ -1,4 +1,4 @@
-//! What a run did, as far as it is known: its tests and the files it changed.
+//! The known effects of a run: its tests and the files it changed.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::run_view::{LISTED, cut};
 
-/// How much of a test's message is shown.
+/// Maximum length of a test's message.
 const MESSAGE: usize = 500;
 
 /// Results of tests that the run printed or wrote reports of.

@@ -1,4 +1,4 @@
-//! The lines of a block that look like they say what went wrong.
+//! Finds the lines of a block that look like errors.
 
 use std::sync::LazyLock;
 
@@ -12,8 +12,8 @@ static REPORTED_LINES: LazyLock<LinePattern> =
 static LIKELY_LINES: LazyLock<LinePattern> =
     LazyLock::new(|| LinePattern::new(LIKELY).expect("a valid pattern"));
 
-/// Calls `found` with each line of a block that is an error of a kind: its number, counted from 0, and
-/// where it begins. Ends when `found` says so.
+/// Calls `found` with each line of a block that looks like an error: its number, from 0, and its offset.
+/// Ends when `found` breaks.
 pub(super) fn errors_in_block(
     kind: ErrorKind,
     block: &[u8],

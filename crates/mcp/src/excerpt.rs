@@ -1,9 +1,9 @@
-//! The part of an output that is worth a model's attention, within a budget.
+//! Selects the part of an output that is most useful to a model, within a budget.
 //!
-//! All of it where it fits. Otherwise the beginning, the end, and for a run that failed the lines
-//! that look like errors, wherever they are, with what stands around them; in place of the rest,
-//! which lines are missing. The first error that a tool reports comes before everything else. Reads
-//! any amount in bounded memory. What it is given has been redacted.
+//! All of it if it fits. Otherwise the beginning, the end, and for a failed run the lines
+//! that look like errors, wherever they are, with the lines around them; in place of the rest it says
+//! which lines are left out. The first error that a tool reports comes before everything else. Reads
+//! any amount in bounded memory. Its input has been redacted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,32 +13,32 @@ use super::error_lines::error_in;
 use super::output_line::{self, FittedLine, KeptPart, LineReader, OutputLine};
 use super::output_scan::{ErrorLines, LineCount, LineStart, Position, ScannedOutput, earlier_line};
 
-/// A longer line is cut where the output does not fit as a whole.
+/// A longer line is cut if the output does not fit completely.
 pub(super) const LONG_LINE: usize = 1000;
-/// What is kept of a line while it is read, and looked at for errors.
+/// How much of a line is kept while it is read, and searched for errors.
 const KEPT_LINE: usize = 64 << 10;
-/// A line is not cut to less than this.
+/// A line is never cut to less than this.
 pub(super) const SHORT_LINE: usize = 70;
-/// Lines around one that looks like an error.
+/// How many lines around an error are shown.
 const BEFORE: u64 = 2;
 const AFTER: u64 = 6;
-/// What it takes to say that lines are left out.
+/// Characters of a mark for omitted lines.
 pub(super) const GAP: usize = 40;
-/// What it takes to say that an error comes first, and where it would stand; and from which budget on
-/// that is done.
+/// Characters of the marks of an error that is moved to the beginning, and the smallest budget for
+/// doing that.
 const MOVED: usize = 80;
 const MOVED_FROM: usize = 1000;
 const BLOCK: usize = 64 << 10;
 
-/// What is shown of one stream.
+/// The excerpt of one stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Excerpt {
     pub(super) text: String,
-    /// Of the whole stream.
+    /// Number of lines of the whole stream.
     pub(super) lines: u64,
-    /// What is not shown, the first of it.
+    /// The first omitted part.
     pub(super) missing: Option<Missing>,
-    /// It is no text, and nothing is shown.
+    /// Binary output, of which nothing is shown.
     pub(super) binary: bool,
     pub(super) end: Position,
 }
@@ -46,12 +46,12 @@ pub(super) struct Excerpt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
     Lines(u64, u64),
-    /// Characters of one line, counted from 1.
+    /// Characters of one line, from 1.
     Columns(u64, (u64, u64)),
 }
 
-/// Looks at a part of an output, in at most `budget` characters. `errors` says that it is one of a
-/// run that failed.
+/// Makes an excerpt of a part of an output, in at most `budget` characters. `errors` is set for a failed
+/// run.
 pub(super) fn excerpt<R: Read + Seek + Send>(
     output: &ScannedOutput<'_, R>,
     budget: usize,
@@ -96,7 +96,7 @@ pub(super) fn excerpt<R: Read + Seek + Send>(
     Ok(parts.with_tail(tail, found.count))
 }
 
-/// Whether bytes are no text: a good part of them is nothing that could be shown.
+/// Whether the bytes are binary: a large part of them cannot be shown as text.
 pub(super) fn is_binary(bytes: &[u8]) -> bool {
     const FEW: usize = 32;
     let mut odd = 0;
@@ -112,7 +112,7 @@ pub(super) fn is_binary(bytes: &[u8]) -> bool {
 struct Entry {
     number: u64,
     fitted: FittedLine,
-    /// Characters that it takes.
+    /// Number of characters it takes.
     cost: usize,
 }
 
@@ -126,21 +126,21 @@ impl Entry {
 /// The beginning of an output, or all of it if it fits.
 struct Beginning {
     budget: usize,
-    /// What one line may take.
+    /// Maximum length of a line.
     limit: usize,
-    /// Everything so far, while it fits.
+    /// The whole output so far, while it fits.
     whole: Option<String>,
     whole_chars: usize,
     reader: LineReader<'static>,
     /// Lines before the first one here.
     before: u64,
-    /// Lines that have ended.
+    /// Number of complete lines.
     lines: u64,
-    /// A line has begun and not ended.
+    /// A line is incomplete.
     begun: bool,
-    /// Characters of the line that ended last.
+    /// Number of characters of the last complete line.
     last_chars: u64,
-    /// The first line, while there is no other.
+    /// The first line, until there is another one.
     only: Option<OutputLine>,
     entries: Vec<Entry>,
     room: usize,
@@ -166,7 +166,7 @@ impl Beginning {
         }
     }
 
-    /// Whether nothing more of the output belongs here.
+    /// Whether the rest of the output does not belong to the beginning.
     fn is_done(&self) -> bool {
         self.whole.is_none() && self.room == 0 && self.lines > self.before + 1
     }
@@ -216,7 +216,7 @@ impl Beginning {
         }
     }
 
-    /// The end was reached: all of the output, if it is shown by itself.
+    /// Called at the end: the whole output, if it is shown completely.
     fn whole(&mut self, bytes: u64) -> Option<Excerpt> {
         let held = self.reader.held() as u64;
         let mut end = Position { bytes: bytes - held, lines: self.lines, chars: 0 };
@@ -294,7 +294,7 @@ impl Tail {
     }
 }
 
-/// A line from which on the end of an output is read: more than fits.
+/// A line from which the end of an output is read: more than fits.
 fn tail_start<R: Read + Seek>(
     input: &mut R,
     output: &ScannedOutput<'_, R>,
@@ -314,16 +314,16 @@ fn tail_start<R: Read + Seek>(
     let after = &bytes[newline + 1..];
     let lines = memchr::memchr_iter(b'\n', after).count() as u64 + u64::from(count.unfinished);
     let start = LineStart { line: count.lines + 1 - lines, at: from + newline as u64 + 1 };
-    // A line right before it that is longer than all of this takes no more room than others.
+    // A line just before it that is longer than all of this takes no more space than others.
     Ok(count.long.filter(|long| (long.line..long.line + 3).contains(&start.line)).unwrap_or(start))
 }
 
-/// What is shown of an output that does not fit.
+/// The shown parts of an output that does not fit.
 struct Parts {
     budget: usize,
     start: Position,
     chosen: BTreeMap<u64, Entry>,
-    /// The lines around the error that comes before everything else.
+    /// The lines around the error that is moved to the beginning.
     first: Option<RangeInclusive<u64>>,
 }
 
@@ -333,9 +333,9 @@ impl Parts {
         Self { budget, start, chosen, first: None }
     }
 
-    /// Adds lines that look like errors, with those around them: first what tools report, then what
-    /// sounds like one. An error itself comes first: without room for it there is none for what
-    /// stands around it.
+    /// Adds lines that look like errors, with the lines around them: first errors reported by tools, then
+    /// likely ones. The error line has priority: if it does not fit, neither do the lines
+    /// around it.
     fn add_errors<R: Read + Seek>(
         &mut self,
         input: &mut R,
@@ -385,7 +385,7 @@ impl Parts {
         Ok(())
     }
 
-    /// The lines around an error, itself included.
+    /// The lines around an error, including it.
     fn around<R: Read + Seek>(
         &self,
         input: &mut R,
@@ -416,7 +416,7 @@ impl Parts {
         Ok(entries)
     }
 
-    /// The chosen lines right before and after one that come after the beginning.
+    /// The chosen lines directly before and after a line that follows the beginning.
     fn neighbours(&self, line: u64, beginning: u64) -> RangeInclusive<u64> {
         let is_chosen = |line: &u64| *line > beginning && self.chosen.contains_key(line);
         let from = (line.saturating_sub(BEFORE)..line).rev().take_while(is_chosen).last();
@@ -424,11 +424,11 @@ impl Parts {
         from.unwrap_or(line)..=to.unwrap_or(line)
     }
 
-    /// Fills what room there is with the end of the output.
+    /// Fills the remaining space with the end of the output.
     fn with_tail(mut self, tail: Tail, count: LineCount) -> Excerpt {
         let (before, lines) = (self.start.lines, count.lines);
         let gap = |(from, to)| left_out(from, to).len();
-        // All gaps but the last one, which the end of the output is about to make smaller.
+        // All gaps but the last one, which the end of the output makes smaller.
         let mut used: usize = self.chosen.values().map(|entry| entry.cost).sum();
         used +=
             gaps(before, lines, self.chosen.keys().copied()).into_iter().map(gap).sum::<usize>();
@@ -503,7 +503,7 @@ fn gaps(before: u64, last: u64, numbers: impl Iterator<Item = u64>) -> Vec<(u64,
     gaps
 }
 
-/// Says which lines are not there.
+/// The mark for omitted lines.
 pub(super) fn left_out(from: u64, to: u64) -> String {
     match to - from {
         0 => format!("[line {from} left out]\n"),

@@ -1,10 +1,10 @@
-//! A home for Gemini CLI with one more server in its settings.
+//! A home directory for Gemini CLI whose settings contain one more server.
 //!
-//! It takes no server by argument or variable, and its system-wide settings only from a file that
-//! belongs to root in a directory that nobody else can write. So it gets a private directory as its
-//! home (`GEMINI_CLI_HOME`): settings of its own, and links to everything else of the real one. The
-//! directory lies in the real one, which is writable also where the agent is confined, and is
-//! removed when the agent is done.
+//! It takes no server by argument or variable, and its system-wide settings only from a file owned by
+//! root in a directory that no one else can write. So it gets a private directory as its
+//! home (`GEMINI_CLI_HOME`): with its own settings, and links to everything else in the real home. The
+//! directory is inside the real one, which is writable also for a confined agent, and is
+//! removed when the agent has ended.
 
 use std::fs;
 use std::io;
@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 pub(super) const HOME_VARIABLE: &str = "GEMINI_CLI_HOME";
 const STATE: &str = ".gemini";
 const SETTINGS: &str = "settings.json";
-/// Where the homes are, in the real directory.
+/// The directory for these homes, in the real one.
 const HOMES: &str = "retake";
-/// One that is older was left by a retake that was killed.
+/// An older one was left by a retake that was killed.
 const STALE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// What Gemini makes when it is not there, and wants to find again. Nothing of it is executed.
+/// Files that Gemini creates if they are missing, and that must persist. None of them is executed.
 const KEPT: [&str; 8] = [
     "google_accounts.json",
     "history",
@@ -45,7 +45,7 @@ pub struct GeminiHome {
 }
 
 impl GeminiHome {
-    /// Makes one, for a run of this id, in which the server is called `retake`.
+    /// Creates one for the run of this id, with the server under the name `retake`.
     pub(super) fn new(home: &Path, id: &str, server: &Value) -> io::Result<Self> {
         let real = home.join(STATE);
         let homes = real.join(HOMES);
@@ -53,7 +53,7 @@ impl GeminiHome {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&homes)?;
         remove_stale(&homes);
         let root = homes.join(id);
-        // An earlier attempt of the same run.
+        // Left by an earlier attempt of the same run.
         remove(&root)?;
         private(&root)?;
         let made = Self { root, real };
@@ -83,17 +83,17 @@ impl Drop for GeminiHome {
         for name in KEPT {
             let (made, real) = (state.join(name), self.real.join(name));
             let is_own = made.symlink_metadata().is_ok_and(|meta| !meta.is_symlink());
-            // What cannot be kept is made anew the next time.
+            // Files that cannot be kept are created again next time.
             if is_own && real.symlink_metadata().is_err() {
                 _ = fs::rename(made, real);
             }
         }
-        // What is left is removed when it is stale.
+        // What is left is removed once it is stale.
         _ = remove(&self.root);
     }
 }
 
-/// The user's settings with the server among them.
+/// The user's settings with the server added.
 fn settings(file: &Path, server: &Value) -> io::Result<Value> {
     let text = match retake_runner::regular_file::read_text(file) {
         Ok(text) => text,
@@ -114,7 +114,7 @@ fn settings(file: &Path, server: &Value) -> io::Result<Value> {
     let servers = object.entry("mcpServers").or_insert_with(|| json!({}));
     let servers = servers.as_object_mut().ok_or_else(|| wrong(&"mcpServers is not an object"))?;
     servers.insert("retake".to_owned(), server.clone());
-    // Where only some servers are allowed, this one is, too.
+    // If only some servers are allowed, allow this one, too.
     if let Some(Value::Array(allowed)) = settings.pointer_mut("/mcp/allowed")
         && !allowed.iter().any(|name| name == "retake")
     {
@@ -136,7 +136,7 @@ fn remove_stale(homes: &Path) {
         let changed = entry.metadata().and_then(|meta| meta.modified());
         let age = changed.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
         if age.is_some_and(|age| age > STALE) {
-            // The next one tries again.
+            // The next run tries again.
             _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(read["mcp"]["allowed"], json!(["a", "retake"]));
         assert_eq!(read["ui"]["theme"], "x");
         assert_eq!(fs::read(state.join("oauth_creds.json")).unwrap(), b"secret");
-        // What it makes stays, unless it could be executed.
+        // Files that it creates are kept, unless they could be executed.
         fs::write(state.join("installation_id"), "1").unwrap();
         fs::write(state.join(".env"), "X=1").unwrap();
         let root = made.path().to_owned();

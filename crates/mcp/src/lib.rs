@@ -1,14 +1,14 @@
-//! A Model Context Protocol server on stdin and stdout, through which agents run their commands on
-//! the record.
+//! A Model Context Protocol server on stdin and stdout, through which agents run recorded commands.
 //!
 //! Theory of operation. Workers are forked first, while the program is small and has one thread. The
-//! protocol then runs on a current-thread runtime. Engine and store are synchronous: a run has the
-//! thread that drives the runtime to itself, and another one drives it meanwhile if the run is not
-//! short (`call_thread`); further runs, and every look into the record, have a thread of the
-//! runtime's blocking pool each. When the client is gone, or a signal asks for the end, every run is ended and recorded before the
-//! program ends; if the program is killed, the keepers of its workers end what it ran.
+//! protocol then runs on a current-thread runtime. Engine and store are synchronous: a run takes the
+//! thread that drives the runtime, and another thread drives it in the meantime if the run is not
+//! short (`call_thread`); further runs, and every query of the record, take a thread of the
+//! runtime's blocking pool each. When the client disconnects, or on a signal, every run is terminated
+//! and recorded before the program ends; if the program is killed, the keepers of its workers
+//! terminate its runs.
 //!
-//! Nothing in here prints to stdout but `stdio_transport`.
+//! Only `stdio_transport` prints to stdout.
 
 mod agent_configuration;
 mod call_thread;
@@ -57,9 +57,9 @@ use session::ClientSession;
 use stdio_transport::StdioTransport;
 use worker_pool::WorkerPool;
 
-/// Time to end runs after their grace has passed.
+/// Time to terminate runs after their grace has passed.
 const ENDING: Duration = Duration::from_secs(5);
-/// Calls that run and calls that look into the record, at once.
+/// Maximum number of simultaneous runs and queries.
 const THREADS: usize = 400;
 
 /// Why the server ended.
@@ -68,7 +68,7 @@ pub enum ServerEnd {
     ClientGone,
     /// The client did not speak the protocol.
     NotServed(String),
-    /// A signal asked for the end.
+    /// A signal arrived.
     Signal(i32),
 }
 
@@ -83,10 +83,10 @@ pub enum ServerError {
     System(#[from] io::Error),
 }
 
-/// Serves one client until it is gone. Commands run in `directory` unless a call names another.
+/// Serves one client until it disconnects. Commands run in `directory` unless a call names another.
 ///
-/// Every command of the client is confined as `sandbox` says; the client has no say in it. The
-/// policy is complete: what it leaves to the sandbox was decided.
+/// Every command of the client is confined as in `sandbox`; the client cannot change that. The policy
+/// must be complete: nothing in it is left for the sandbox to decide.
 pub fn serve(
     context: Arc<RunContext>,
     policy_config: PolicyConfig,
@@ -114,7 +114,7 @@ async fn converse(session: Arc<ClientSession>) -> Result<ServerEnd, ServerError>
     tokio::pin!(ending_signal);
     let serving = async {
         match (Server { session: session.clone() }).serve(transport).await {
-            // How it ended does not matter: no one is there any more.
+            // The reason does not matter: the client is gone.
             Ok(running) => drop(running.waiting().await),
             Err(ServerInitializeError::ConnectionClosed(_)) => {}
             Err(error) => return ServerEnd::NotServed(error.to_string()),
@@ -130,7 +130,7 @@ async fn converse(session: Arc<ClientSession>) -> Result<ServerEnd, ServerError>
     Ok(end)
 }
 
-/// The signal that asks for the end.
+/// Completes with the signal that asks to stop.
 fn ending_signal() -> io::Result<impl Future<Output = i32>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -144,7 +144,7 @@ fn ending_signal() -> io::Result<impl Future<Output = i32>> {
     })
 }
 
-/// Ends every run and waits until all are recorded.
+/// Terminates every run and waits until all are recorded.
 async fn end_all(session: &ClientSession) {
     let running = session.runs.all();
     for run in &running {
@@ -158,6 +158,6 @@ async fn end_all(session: &ClientSession) {
             run.wait_until_over().await;
         }
     };
-    // What does not end even then is ended by the keepers, once this program is gone.
+    // The keepers terminate the remaining processes, once this program is gone.
     drop(tokio::time::timeout(session.context.execution.grace + ENDING, all).await);
 }

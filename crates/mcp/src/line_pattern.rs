@@ -1,7 +1,7 @@
-//! A pattern that lines are searched for, one by one or a whole block of them at once.
+//! A pattern that is searched for in lines, one by one or in a whole block at once.
 //!
-//! Both find the same lines: in a block no match reaches beyond its line, and `^` and `$` are the ends
-//! of each.
+//! Both ways find the same lines: in a block, a match never extends beyond its line, and `^` and `$` match
+//! at the ends of each line.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,22 +16,22 @@ use regex_syntax::hir::{
 
 use super::terminal_text::{self, TerminalText};
 
-/// What a pattern may take in memory.
+/// Memory limit of a compiled pattern.
 const SIZE: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
 pub(super) struct LinePattern {
-    /// For a line at a time.
+    /// For one line at a time.
     pub(super) line: Regex,
-    /// For many.
+    /// For many lines at once.
     block: meta::Regex,
 }
 
-/// A line of a block that matches.
+/// A matching line of a block.
 pub(super) struct MatchingLine<'a> {
-    /// Lines before it.
+    /// Number of lines before it.
     pub(super) number: u64,
-    /// Where it is in the block, without its newline.
+    /// Its range in the block, without the newline.
     pub(super) range: Range<usize>,
     pub(super) shown: &'a [u8],
 }
@@ -49,12 +49,12 @@ impl LinePattern {
             let block = meta::Builder::new().configure(config).build_from_hir(&within_line(&read));
             Ok(Self { line, block: block.map_err(|error| error.to_string())? })
         };
-        // Without tables for other alphabets letters of any case are those of ASCII.
+        // Without Unicode tables, ignoring case applies to ASCII letters only.
         compile(true).or_else(|error| compile(false).map_err(|_| error))
     }
 
-    /// Calls `found` with each line of a block that matches, where every line has its newline. Ends
-    /// when `found` says so.
+    /// Calls `found` with each matching line of a block in which every line has its newline. Ends when
+    /// `found` breaks.
     pub(super) fn matching_lines(
         &self,
         block: &[u8],
@@ -62,7 +62,7 @@ impl LinePattern {
     ) {
         let shown = shown_lines(block);
         let (mut at, mut number) = (0, 0);
-        // The same line in the block as it is.
+        // The same line in the original block.
         let mut raw = 0;
         while at < shown.len() {
             let input = regex_automata::Input::new(&*shown).span(at..shown.len());
@@ -70,7 +70,7 @@ impl LinePattern {
             let passed = &shown[at..hit.start()];
             let skipped = memchr::memchr_iter(b'\n', passed).count();
             let start = memchr::memrchr(b'\n', passed).map_or(at, |newline| at + newline + 1);
-            // Nothing begins behind the last newline.
+            // No line begins after the last newline.
             if start >= shown.len() {
                 return;
             }
@@ -98,7 +98,7 @@ impl LinePattern {
     }
 }
 
-/// The same pattern, which matches nothing beyond a line.
+/// The same pattern, restricted to matches within a line.
 fn within_line(pattern: &Hir) -> Hir {
     match pattern.kind() {
         HirKind::Empty => Hir::empty(),
@@ -151,16 +151,16 @@ pub(super) fn shown_lines(block: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(shown)
 }
 
-/// Whether these lines are shown as they are, as far as that can be told at once.
+/// A quick check whether these lines are shown unchanged.
 fn is_plain(block: &[u8]) -> bool {
     let odd = |byte: u8| byte >= 0x7f || (byte < 0x20 && byte != b'\n' && byte != b'\t');
-    // Without a branch for each byte, so that many are compared at once.
+    // Without a branch for each byte, so that the compiler can vectorise it.
     block.chunks(4096).all(|chunk| !chunk.iter().fold(false, |any, &byte| any | odd(byte)))
 }
 
-/// Adds a line as it is shown.
+/// Appends a line as it is shown.
 fn show(line: &[u8], shown: &mut Vec<u8>) {
-    // A line that ends so is shown without, unless there is nothing to show.
+    // A carriage return at the end is not shown, unless the line has nothing else.
     let line = match line.strip_suffix(b"\r") {
         Some(text) if !text.trim_ascii().is_empty() => text,
         _ => line,
@@ -179,7 +179,7 @@ fn show(line: &[u8], shown: &mut Vec<u8>) {
     terminal.end(&mut out);
 }
 
-/// The same for a line that has colours and text that hides nothing, and nothing else; whether it
+/// The same for a line that contains only plain text and colours; returns whether it
 /// is one.
 fn show_without_colours(line: &[u8], shown: &mut Vec<u8>) -> bool {
     let mut rest = line;

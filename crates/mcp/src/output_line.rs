@@ -1,8 +1,8 @@
-//! One line of output as a model sees it: what a terminal would leave on the terminal, with nothing
-//! lost silently, in bounded memory however long the line is.
+//! One line of output as a model sees it: as it would look in a terminal, but with nothing
+//! lost silently, and in bounded memory for any length.
 //!
-//! Everything that shows, counts, cuts or searches output does it on this text, so that a pattern
-//! finds what was shown and columns are the same everywhere.
+//! All code that shows, counts, cuts or searches output uses this text, so that a pattern
+//! finds what was shown, and columns are the same everywhere.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -11,29 +11,29 @@ use regex::bytes::Regex;
 
 use super::terminal_text::TerminalText;
 
-/// What is kept of the end of a line that is not kept whole.
+/// How much of the end of an incompletely kept line is kept.
 const TAIL: usize = 250;
-/// A match in a longer line is found if it is not longer than this.
+/// In a longer line, matches up to this length are found.
 const WINDOW: usize = 64 << 10;
-/// What is kept around a match.
+/// How much is kept around a match.
 const AROUND: usize = 1000;
 const BLOCK: usize = 64 << 10;
 
 /// Which characters of a line are kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeptPart {
-    /// Characters before the first that is kept.
+    /// Number of characters before the first kept one.
     pub(super) from: u64,
     pub(super) most: usize,
 }
 
-/// Where a pattern matches in a line, counted in characters, and what stands there.
+/// The range of a match in a line, in characters, and the text around it.
 #[derive(Clone, Debug)]
 struct PatternMatch {
     from: u64,
     to: u64,
     around: String,
-    /// Characters before `around`.
+    /// Number of characters before `around`.
     start: u64,
 }
 
@@ -41,13 +41,13 @@ struct PatternMatch {
 #[derive(Clone, Debug, Default)]
 pub(super) struct OutputLine {
     pub(super) text: String,
-    /// Characters of the text.
+    /// Number of characters of the text.
     kept: usize,
-    /// Characters before the text.
+    /// Number of characters before the text.
     from: u64,
-    /// The end of what is not in the text.
+    /// The end of the part that is not in the text.
     tail: String,
-    /// All characters of the line.
+    /// Number of characters of the whole line.
     pub(super) chars: u64,
     hit: Option<PatternMatch>,
 }
@@ -56,7 +56,7 @@ pub(super) struct OutputLine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FittedLine {
     pub(super) text: String,
-    /// The first characters that are not in it, counted from 1.
+    /// The first omitted characters, from 1.
     pub(super) cut: Option<(u64, u64)>,
 }
 
@@ -84,12 +84,12 @@ impl OutputLine {
         self.hit.is_some()
     }
 
-    /// Lets a part of the text be what is shown of a line that is too long.
+    /// Makes a part of the text the shown part of a line that is too long.
     pub(super) fn focus(&mut self, part: std::ops::Range<usize>) {
         self.hit = Some(pattern_match(&self.text, part, self.from));
     }
 
-    /// The line within `limit` characters: cut in its middle, or to what stands around a match.
+    /// The line within `limit` characters: cut in its middle, or to the text around a match.
     pub(super) fn fitted(mut self, limit: usize) -> FittedLine {
         let chars = self.chars.saturating_sub(self.from);
         if chars <= limit as u64 && self.kept as u64 == chars {
@@ -131,7 +131,7 @@ impl OutputLine {
         shown
     }
 
-    /// As much of the kept text as fits, and the character to go on with.
+    /// As much of the kept text as fits, and the character to continue with.
     pub(super) fn part(&self, room: usize, until: u64) -> (&str, Option<u64>) {
         let wanted = usize::try_from(until.saturating_sub(self.from)).unwrap_or(usize::MAX);
         let text = &self.text[..byte_at(&self.text, room.min(wanted))];
@@ -147,7 +147,7 @@ fn left_out(from: u64, to: u64) -> String {
     }
 }
 
-/// The byte at which a character begins.
+/// The byte offset of a character.
 pub(super) fn byte_at(text: &str, chars: usize) -> usize {
     if chars >= text.len() {
         return text.len();
@@ -178,13 +178,13 @@ fn pattern_match(text: &str, part: std::ops::Range<usize>, before: u64) -> Patte
     }
 }
 
-/// The part of a line that a pattern is looked for in.
+/// The part of a line that is searched for a pattern.
 struct Window<'a> {
     pattern: &'a Regex,
     text: String,
-    /// Characters of the line before the text.
+    /// Number of characters of the line before the text.
     before: u64,
-    /// Before this byte no match may begin: it is there as a context.
+    /// A match may not begin before this byte: it is only context.
     from: usize,
     /// A match must end after this byte.
     seen: usize,
@@ -216,7 +216,7 @@ impl Window<'_> {
                 at = found.end().max(at + 1);
                 continue;
             }
-            // What ends with what is known may end otherwise, and is looked at again.
+            // A match at the end of the known text may become longer, so it is searched again.
             let again = found.start() + WINDOW >= self.text.len();
             if ended || found.end() < self.text.len() || !again {
                 let start = self.text.floor_char_boundary(found.start());
@@ -237,7 +237,7 @@ impl Window<'_> {
     }
 }
 
-/// Makes lines out of bytes.
+/// Splits bytes into lines.
 pub(super) struct LineReader<'a> {
     terminal: TerminalText,
     line: OutputLine,
@@ -259,12 +259,12 @@ impl<'a> LineReader<'a> {
         Self { terminal: TerminalText::default(), line, keep, window }
     }
 
-    /// How many characters of the first line were read before.
+    /// Sets how many characters of the first line were read before.
     pub(super) fn after(&mut self, chars: u64) {
         (self.line.from, self.line.chars) = (chars, chars);
     }
 
-    /// The first line has this before it, in which a match may begin but not end.
+    /// Sets the text before the first line, in which a match may begin but not end.
     pub(super) fn behind(&mut self, text: &str) {
         if let Some(window) = &mut self.window {
             window.text.push_str(text);
@@ -272,7 +272,7 @@ impl<'a> LineReader<'a> {
         }
     }
 
-    /// Takes a part of a line; `also` sees it as it is shown.
+    /// Adds a part of a line; `also` receives it as it is shown.
     pub(super) fn push(&mut self, bytes: &[u8], also: &mut dyn FnMut(&str)) {
         let Self { terminal, line, keep, window } = self;
         terminal.push(bytes, &mut |piece| {
@@ -302,8 +302,8 @@ impl<'a> LineReader<'a> {
     }
 }
 
-/// Reads lines, the first of which has this number, until there are no more or `seen` wants none. Of
-/// a last line without a newline it tells how many bytes belong to something that has not ended.
+/// Reads lines, numbered from `number`, until there are no more or `seen` breaks. For a last line without a
+/// newline it returns how many bytes belong to an incomplete character or sequence.
 pub(super) fn read_lines(
     input: &mut dyn Read,
     first: u64,
@@ -334,7 +334,7 @@ pub(super) fn read_lines(
     }
     let held = begun.then(|| reader.held());
     if begun {
-        // The last one needs no answer.
+        // The last line needs no result.
         _ = seen(number, reader.end(&mut |_| {}));
     }
     Ok(held)

@@ -1,7 +1,7 @@
-//! All lines of an output, counted, and those that are looked for found, whatever its size.
+//! Counts all lines of an output of any size, and finds certain ones.
 //!
-//! Lines are looked for in whole blocks, by several threads where there is much to read; a line that
-//! lies in several blocks is put together first.
+//! Lines are searched in whole blocks, by several threads for large output; a line that spans blocks
+//! is joined first.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::{ControlFlow, Range, RangeInclusive};
@@ -14,9 +14,9 @@ use super::error_lines::{self, ErrorKind};
 use super::line_pattern::LinePattern;
 use super::output_line::{KeptPart, LineReader, OutputLine};
 
-/// What is kept of a line that lies in several blocks, to be looked at for errors.
+/// How much of a line that spans blocks is kept to search it for errors.
 const KEPT_LINE: usize = 64 << 10;
-/// How far back the beginnings of earlier lines are looked for.
+/// Maximum distance in which the beginnings of earlier lines are searched.
 const FAR: u64 = 16 << 20;
 const BLOCK: u64 = 64 << 10;
 
@@ -24,34 +24,34 @@ const BLOCK: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) bytes: u64,
-    /// Lines that end before it.
+    /// Number of lines that end before it.
     pub(super) lines: u64,
-    /// Characters before it of the line in which it is.
+    /// Number of characters before it in its line.
     pub(super) chars: u64,
 }
 
-/// Where a line begins; lines are counted from 1.
+/// The beginning of a line; lines are numbered from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LineStart {
     pub(super) line: u64,
     pub(super) at: u64,
 }
 
-/// A part of an output that can be read by several at once.
+/// A part of an output that several threads can read.
 pub(super) struct ScannedOutput<'a, R> {
     pub(super) open: &'a dyn Fn() -> io::Result<R>,
     pub(super) start: Position,
     pub(super) end: u64,
 }
 
-/// How many lines there are.
+/// The number of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LineCount {
-    /// Up to the end, the last one included if it has not ended.
+    /// Up to the end, including an incomplete last line.
     pub(super) lines: u64,
-    /// One of the last lines: there is no newline far behind it.
+    /// One of the last lines: few newlines follow it.
     pub(super) late: LineStart,
-    /// The last line that lies in several blocks.
+    /// The last line that spans blocks.
     pub(super) long: Option<LineStart>,
     /// The last line has no newline.
     pub(super) unfinished: bool,
@@ -62,11 +62,11 @@ pub(super) struct LineCount {
 pub(super) struct PatternLines {
     pub(super) count: LineCount,
     pub(super) matches: u64,
-    /// The first of them.
+    /// The first ones.
     pub(super) found: Vec<LineStart>,
 }
 
-/// The lines that are errors, as far as they were wanted.
+/// Lines that look like errors, as many as requested.
 #[derive(Debug, Default)]
 pub(super) struct ErrorLines {
     pub(super) count: LineCount,
@@ -74,7 +74,7 @@ pub(super) struct ErrorLines {
     pub(super) likely: Vec<LineStart>,
 }
 
-/// What is done with lines that lie in several blocks.
+/// What to do with lines that span blocks.
 #[derive(Clone, Copy)]
 enum LongLines<'a> {
     Counted,
@@ -83,7 +83,7 @@ enum LongLines<'a> {
 }
 
 enum Seen<T> {
-    /// Whole lines: the number of the first, where they are, and what was found.
+    /// Complete lines: the number of the first, their range, and the matches.
     Lines {
         first: u64,
         lines: u64,
@@ -97,7 +97,7 @@ enum Seen<T> {
     },
 }
 
-/// What a block has: the number of lines before, and where the line begins.
+/// A match in a block: the number of lines before it, and the offset of its line.
 type InBlock = (u64, usize);
 
 impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
@@ -106,7 +106,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
         (0..scan_threads(bytes)).map(|_| (self.open)()).collect()
     }
 
-    /// `reads` says what is done with lines that lie in several blocks.
+    /// `reads` says what to do with lines that span blocks.
     fn scan<T: Send>(
         &self,
         reads: LongLines<'_>,
@@ -175,7 +175,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
         Ok(count)
     }
 
-    /// Counts the lines, and finds where one of them begins, if there is such a line.
+    /// Counts the lines, and finds the beginning of one of them, if it exists.
     pub(super) fn find_line(&self, line: u64) -> io::Result<(LineCount, Option<LineStart>)> {
         let mut found = None;
         let mut seen = |seen: Seen<()>| {
@@ -195,7 +195,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
         Ok((count, found))
     }
 
-    /// Where the line begins that comes after this many others.
+    /// The beginning of the line that follows this many others.
     fn line_in(&self, range: Range<u64>, before: u64) -> io::Result<u64> {
         let Some(last) = before.checked_sub(1) else { return Ok(range.start) };
         let bytes = self.read(range.clone())?;
@@ -213,8 +213,8 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
         Ok(bytes)
     }
 
-    /// Counts the lines, and finds those in a range that match: how many there are, and where the
-    /// first ones begin, at most this many.
+    /// Counts the lines, and finds the matching ones in a range: their number, and the beginnings of the
+    /// first ones, at most this many.
     pub(super) fn find_pattern(
         &self,
         pattern: &LinePattern,
@@ -242,7 +242,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
                     }
                     let (matches, starts) = match range.contains(&first) && range.contains(&last) {
                         true => found,
-                        // Only some of these lines are wanted.
+                        // Only some of these lines are in the range.
                         false => {
                             let is_wanted = |line: u64| range.contains(&(first + line));
                             let block = self.read(at.clone())?;
@@ -272,7 +272,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
         let look = |block: &[u8]| {
             let of = |at: usize| {
                 let mut found: Vec<InBlock> = Vec::new();
-                // Where tools report errors, what sounds like one is of no interest.
+                // If tools report errors, likely ones are not needed.
                 if !enough[at].load(Ordering::Relaxed) && !enough[0].load(Ordering::Relaxed) {
                     error_lines::errors_in_block(kinds[at], block, &mut |number, start| {
                         found.push((number, start));
@@ -312,7 +312,7 @@ impl<R: Read + Seek + Send> ScannedOutput<'_, R> {
     }
 }
 
-/// How many lines of a block match, and where the first ones begin.
+/// The number of matching lines of a block, and the beginnings of the first ones.
 fn matches_in_block(
     pattern: &LinePattern,
     block: &[u8],
@@ -332,7 +332,7 @@ fn matches_in_block(
     (matches, starts)
 }
 
-/// Where a line begins that is at most this many lines before another one and not before `least`.
+/// The beginning of a line at most this many lines before another one, and not before `least`.
 pub(super) fn earlier_line(
     input: &mut (impl Read + Seek),
     from: LineStart,
@@ -356,7 +356,7 @@ pub(super) fn earlier_line(
         }
         end = start;
     }
-    // The beginning is that of a line, too.
+    // `least` is the beginning of a line, too.
     if end == least && found.at > least && from.line - found.line < lines {
         found = LineStart { line: found.line - 1, at: least };
     }

@@ -1,4 +1,4 @@
-//! Where the output of a run is read from, and the part of it that fits a budget.
+//! The source of a run's output, and excerpts of it that fit a budget.
 
 use std::io::{self, Cursor, Read, Seek};
 
@@ -9,32 +9,32 @@ use super::excerpt::{self, Excerpt, Missing};
 use super::output_scan::{Position, ScannedOutput};
 use super::server_runs::EndedRun;
 
-/// Where the output of a run is read from.
+/// The source of a run's output.
 pub(super) enum OutputSource<'a> {
-    /// What the result carries, and the record for what does not fit in there.
+    /// The result, and the record for output that does not fit into the result.
     Carried {
         ended: &'a EndedRun,
         store: Option<&'a Store>,
     },
     Recorded(&'a Store),
-    /// Only what came after these positions, of a run that may still be running.
+    /// Only output after these positions, of a run that may still be running.
     Since(&'a Store, [Position; 2]),
-    /// Of a run that is running without a record: only how much there is.
+    /// Of a run in progress without a record: only its size.
     SizeOnly([StreamSize; 2]),
 }
 
-/// How large an output is.
+/// The size of an output.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StreamSize {
     pub(super) bytes: u64,
     pub(super) lines: u64,
 }
 
-/// What was found of one stream.
+/// The excerpt of one stream.
 pub(super) struct StreamExcerpt {
     pub(super) bytes: u64,
     pub(super) excerpt: Excerpt,
-    /// Where it begins.
+    /// The position at which it begins.
     pub(super) start: Position,
     /// The middle was not kept anywhere.
     pub(super) lost: bool,
@@ -100,12 +100,12 @@ fn of<R: Read + Seek + Send>(
     excerpt::excerpt(&ScannedOutput { open, start, end }, budget, failed)
 }
 
-/// Of bytes that follow a position that has none before it.
+/// Of bytes that follow a position with no omitted part before it.
 fn of_bytes(bytes: &[u8], start: Position, budget: usize, failed: bool) -> io::Result<Excerpt> {
     of(&|| Ok(Cursor::new(bytes)), bytes.len() as u64, start, budget, failed)
 }
 
-/// The beginning and the end of an output whose middle the result does not carry.
+/// The beginning and the end of an output whose middle is not in the result.
 fn carried_ends(carried: &[u8]) -> Option<(&[u8], &[u8])> {
     let from = (carried.len() / 2).saturating_sub(64);
     let mark = b"\n[retake: ";

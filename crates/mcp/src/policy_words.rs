@@ -1,6 +1,6 @@
-//! Refusals of the policy in words: why a command may not run, and what may be done instead.
+//! Refusals of the policy as sentences: why a command may not run, and what to do instead.
 //!
-//! Models read them as answers, people read the same from `retake mcp --check`.
+//! Models get them as answers, people get the same from `retake mcp --check`.
 
 use retake_policy::{
     AmbiguousSyntax, AppliedCap, Doubt, HiddenBecause, InvalidRule, LineSource, PolicyRefusal,
@@ -10,17 +10,17 @@ use retake_types::text;
 
 use super::run_view::cut;
 
-/// How much of a command or a line is named.
+/// Maximum length of a quoted command or line.
 const LONGEST: usize = 200;
 
 const CHANGE_RULES: &str =
     "Use an allowed command, or ask for the rules in .agent/config.yml (mcp.policy) to be changed.";
 const NAME_PROGRAM: &str =
-    "Name the program and its arguments themselves, with argv or in plain words.";
+    "Give the program and its arguments directly, as argv or in plain words.";
 const PLAIN_LINE: &str = "Write the line with simple commands, quotes, &&, |, if and for only, and \
      write names of programs out; or make several calls; or put it into a script and run that.";
 
-/// Why the policy refuses a command, without what to do about it.
+/// Why the policy refuses a command, without advice.
 pub fn reason(refusal: &PolicyRefusal) -> String {
     match refusal {
         PolicyRefusal::DirectoryOutside { directory, project } => format!(
@@ -73,7 +73,7 @@ pub fn reason(refusal: &PolicyRefusal) -> String {
     }
 }
 
-/// What may be done instead; said once, however many refusals it is for.
+/// What to do instead; each advice once, however many refusals it applies to.
 pub fn advice(refusals: &[PolicyRefusal]) -> String {
     let mut advice: Vec<&str> = Vec::new();
     for refusal in refusals {
@@ -113,7 +113,7 @@ fn advice_for(refusal: &PolicyRefusal) -> &'static str {
             | Unpredictable::Line { .. }
             | Unpredictable::BuiltinEffect { .. } => PLAIN_LINE,
             Unpredictable::SearchPath => {
-                "Give PATH in env of the call instead of setting it on the way."
+                "Set PATH in env of the call instead of inside the command."
             }
         },
         PolicyRefusal::DeniedByRule { .. } | PolicyRefusal::NotAllowed { .. } => CHANGE_RULES,
@@ -124,11 +124,11 @@ fn advice_for(refusal: &PolicyRefusal) -> &'static str {
             "Put -- before the words that are only known later (rm -- \"$file\", xargs rm --) or ./ into them (rm ./*), so that they cannot be options."
         }
         PolicyRefusal::MayBeDenied { because: Doubt::Directory, .. } => {
-            "Use cwd instead of going to another directory on the way."
+            "Use cwd instead of changing the directory inside the command."
         }
         PolicyRefusal::MayRunDenied { .. } => CHANGE_RULES,
         PolicyRefusal::UnknownProgramFile { .. } => {
-            "Use cwd instead of going to another directory on the way."
+            "Use cwd instead of changing the directory inside the command."
         }
         PolicyRefusal::WritesFile(_) => {
             "Write the name of a file in the project out, or leave the redirection out: both output streams are captured."
@@ -267,7 +267,7 @@ fn ambiguous(syntax: AmbiguousSyntax) -> String {
     fixed.to_owned()
 }
 
-/// That a limit of the policy holds instead of what was asked for.
+/// Reports that a limit of the policy replaces a larger one that was requested.
 pub(super) fn applied_cap(cap: &AppliedCap) -> String {
     let most = match cap {
         AppliedCap::Timeout(most) => {
@@ -281,7 +281,7 @@ pub(super) fn applied_cap(cap: &AppliedCap) -> String {
     format!("The policy allows at most {most}, so that is the limit.")
 }
 
-/// A rule of the configuration that cannot be read.
+/// An invalid rule of the configuration.
 pub fn invalid_rule(rule: &InvalidRule) -> String {
     let key = match rule.list {
         RuleList::Allow => "mcp.policy.allow",

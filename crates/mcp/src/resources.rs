@@ -18,7 +18,7 @@ use super::terminal_text::clean;
 const SCHEME: &str = "retake://runs/";
 /// How many of the newest runs are listed; any run can be read.
 const LISTED: usize = 50;
-/// How much of an output a resource holds; `runs_logs` reads all of a larger one.
+/// Maximum size of a resource; `runs_logs` reads all of a larger output.
 const LARGEST: u64 = 1 << 20;
 
 /// One resource.
@@ -30,7 +30,7 @@ enum Part {
 pub(super) async fn list(session: &Arc<ClientSession>) -> Result<ListResourcesResult, ErrorData> {
     let page =
         session.read(|store| Ok(store.list_readable(&RunFilter::default(), None, LISTED)?)).await;
-    // Where nothing was recorded yet there are none.
+    // Without a record there are none.
     let runs = page.map_or_else(|_| Vec::new(), |(page, _)| page.runs);
     let resources = runs.iter().map(|run| {
         let id = run.intent.id();
@@ -53,7 +53,7 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
             .with_mime_type(mime)
     };
     ListResourceTemplatesResult::with_all_items(vec![
-        template("", "run", "Everything that is known of a run", "application/json"),
+        template("", "run", "All facts about a run", "application/json"),
         template("/stdout", "stdout", "What a run wrote to stdout", "text/plain"),
         template("/stderr", "stderr", "What a run wrote to stderr", "text/plain"),
     ])

@@ -1,8 +1,8 @@
-//! One run as a model sees it: how it ended first, then its tests and changes, then as much of its
-//! output as was asked for, and how to get the rest.
+//! One run as a model sees it: first its outcome, then its tests and changes, then as much of its
+//! output as was requested, and how to get the rest.
 //!
-//! Clients differ in what they hand to their model, the text or the structured content, so each of
-//! the two says everything; those that would drop the text get nothing else.
+//! Clients differ in what they pass to their model, the text or the structured content, so each of
+//! the two is complete; clients that would drop the text get only that.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -25,19 +25,19 @@ use super::output_source::{OutputSource, StreamExcerpt};
 use super::sandbox_view::{denied, left_for_host, refused_hosts};
 use super::terminal_text::visible;
 
-/// How many of each kind of thing are listed.
+/// How many entries of each kind are listed.
 pub(super) const LISTED: usize = 20;
-/// How much of a command.
+/// Maximum length of a command.
 const COMMAND: usize = 1000;
 
 /// One run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RunView {
-    /// How it ended, its tests and its changes, in words
-    // The first key in the alphabet, which is the order in which they are written.
+    /// Its outcome, tests and changes, in words
+    // Keys are written in alphabetical order, and this one must come first.
     pub(super) about: String,
-    /// Names the run in other calls; its last eight digits do as well
+    /// Names the run in other calls; its last eight digits suffice
     pub(super) run_id: String,
     pub(super) command: String,
     pub(super) working_directory: String,
@@ -47,7 +47,7 @@ pub(super) struct RunView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) outcome: Option<String>,
     pub(super) success: bool,
-    /// As a shell gives it: 124 after a timeout, 127 for a program that is not there, 128 + n after signal n
+    /// As a shell reports it: 124 after a timeout, 127 if the program was not found, 128 + n after signal n
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,10 +55,10 @@ pub(super) struct RunView {
     pub(super) start_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) duration_ms: Option<u64>,
-    /// The time limit that was in force
+    /// The time limit in force
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
-    /// Whether it is in the record, so that other calls find it
+    /// Whether it is in the record, so that other calls can find it
     pub(super) recorded: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<ErrorView>,
@@ -66,26 +66,26 @@ pub(super) struct RunView {
     pub(super) tests: Option<TestsView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) changes: Option<ChangesView>,
-    /// Processes that were still there when the command had ended
+    /// Processes that were still running after the command had ended
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) left_processes: Vec<String>,
-    /// What the sandbox kept the command from, such as "write ~/.bashrc by sh"
+    /// What the sandbox denied, such as "write ~/.bashrc by sh"
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) denied: Vec<String>,
-    /// Hosts that the command wanted to reach and was refused
+    /// Hosts to which the sandbox refused a connection
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) refused_hosts: Vec<String>,
-    /// What it left in the project that the user's machine may execute later, such as git hooks
+    /// Files left in the project that the user's machine may execute later, such as git hooks
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) left_for_host: Vec<String>,
     pub(super) stdout: StreamView,
     pub(super) stderr: StreamView,
-    /// What else there is to know, such as how to get output that is not shown
+    /// Further notes, such as how to get output that is not shown
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<String>,
     #[serde(skip)]
     pub(super) is_running: bool,
-    /// Up to where the streams were looked at.
+    /// The positions up to which the streams were read.
     #[serde(skip)]
     pub(super) ends: [Position; 2],
 }
@@ -97,7 +97,7 @@ pub(super) struct ErrorView {
     pub(super) message: String,
 }
 
-/// What is shown of one output stream.
+/// The excerpt of one output stream.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StreamView {
@@ -105,12 +105,12 @@ pub(super) struct StreamView {
     pub(super) bytes: u64,
     /// Lines of the whole stream
     pub(super) lines: u64,
-    /// Whether the text below is all of it
+    /// Whether the text below is the whole stream
     pub(super) complete: bool,
-    /// It is no text, and not shown
+    /// Whether it is binary, and not shown
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) binary: bool,
-    /// The text begins with this line, as what came before it was shown earlier
+    /// The text begins with this line, because earlier output was shown before
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) since_line: Option<u64>,
     pub(super) text: String,
@@ -120,7 +120,7 @@ pub(super) struct StreamView {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdviceContext {
     shell_allowed: bool,
-    /// The run was started to stay in the background.
+    /// The run was started in the background.
     background: bool,
     longest_ms: u64,
 }
@@ -140,7 +140,7 @@ impl AdviceContext {
 }
 
 impl RunView {
-    /// Looks at a run; the output takes at most `budget` characters.
+    /// Makes the view of a run; its output takes at most `budget` characters.
     pub(super) fn new(
         run: &Run,
         output: &OutputSource<'_>,
@@ -204,13 +204,13 @@ impl RunView {
         view.streams(run, output, budget);
         match output {
             OutputSource::SizeOnly(_) => view.notes.push(
-                "This run is not recorded: its output is shown when it has ended, and other tools cannot look at it.".into(),
+                "This run is not recorded: its output is shown when it has ended, and other tools cannot access it.".into(),
             ),
             _ if run.recorded || run.state == State::Running => {}
             _ => view.notes.push(
                 match view.stdout.complete && view.stderr.complete {
-                    true => "This run is not in the record, so other tools cannot look at it.",
-                    false => "This run is not in the record, so what is not shown here is lost, and other tools cannot look at it.",
+                    true => "This run is not in the record, so other tools cannot access it.",
+                    false => "This run is not in the record, so output that is not shown here is lost, and other tools cannot access it.",
                 }
                 .into(),
             ),
@@ -221,7 +221,7 @@ impl RunView {
     fn streams(&mut self, run: &Run, output: &OutputSource<'_>, budget: usize) {
         let short = run.intent.id().short();
         let mut left = budget;
-        // What one stream does not need is the other's; stderr comes first, as errors do.
+        // Space that one stream does not need goes to the other; stderr comes first, because errors do.
         let mut looked = [Stream::Stderr, Stream::Stdout].map(|stream| {
             let half = if stream == Stream::Stderr { budget / 2 } else { left };
             let found = output.excerpt(run, stream, half);
@@ -269,12 +269,12 @@ impl RunView {
         }
     }
 
-    /// The whole view as text, what matters most first, for who just gave the command.
+    /// The whole view as text, the most important facts first, for a model that gave the command itself.
     pub(super) fn text(&self) -> String {
         self.text_below(&self.about)
     }
 
-    /// The same for who did not.
+    /// The same for any other model.
     pub(super) fn text_with_command(&self) -> String {
         let (heading, rest) = self.about.split_once('\n').unwrap_or((&self.about, ""));
         self.text_below(&format!("{heading}\n$ {}\n{rest}", visible(&self.command)))
@@ -288,7 +288,7 @@ impl RunView {
             if stream.bytes == 0 {
                 continue;
             }
-            // Output that is all there and all there is needs no title, but errors do.
+            // Output that is complete and alone needs no title, except on stderr.
             if !stream.complete || both || is_more_said || name == "stderr" {
                 stream.write_title(name, &mut text);
             }
@@ -309,10 +309,10 @@ impl RunView {
         text
     }
 
-    /// All but the output.
+    /// Everything except the output.
     fn facts(&self, run: &Run) -> String {
         let mut text = self.heading(run);
-        // What the heading says already is not repeated.
+        // The heading says these already.
         let in_heading = [ErrorCode::Failed, ErrorCode::Timeout];
         let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
         if let Some(error) = error.filter(|error| !in_heading.contains(&error.code)) {
@@ -343,7 +343,7 @@ impl RunView {
         text
     }
 
-    /// How it ended, after how long, and which run it is.
+    /// Its outcome, its duration, and its id.
     fn heading(&self, run: &Run) -> String {
         let ended = match &run.outcome {
             Some(outcome) => self.how_it_ended(outcome),
@@ -400,7 +400,7 @@ impl StreamView {
     }
 }
 
-/// What a caller of a tool can do about an error; the hints in the record speak of options.
+/// What the caller of a tool can do about an error; the hints in the record speak of options.
 fn advice(run: &Run, context: AdviceContext) -> Option<String> {
     let outcome = run.outcome.as_ref()?;
     let RunError { code, .. } = outcome.error.as_ref()?;
@@ -419,7 +419,7 @@ fn advice(run: &Run, context: AdviceContext) -> Option<String> {
                     " The policy allows a call no more time; start it with exec_start if it is meant to keep running."
                 }
             };
-            return Some(format!("Look at the last output for what it waited for.{longer}"));
+            return Some(format!("Check the last output for what it waited for.{longer}"));
         }
         ErrorCode::LimitExceeded => {
             "Raise the limit with limits, as far as the policy allows, or make the command use less."
@@ -431,9 +431,9 @@ fn advice(run: &Run, context: AdviceContext) -> Option<String> {
     Some(advice.to_owned())
 }
 
-/// A program that is not there, or that cannot be run.
+/// Advice about a program that was not found, or cannot be run.
 fn not_found_advice(run: &Run, outcome: &RunOutcome, context: AdviceContext) -> &'static str {
-    // The exit codes of a shell: 127 is not found, 126 found and not usable.
+    // The exit codes of a shell: 127 is not found, 126 found but not executable.
     if outcome.exit_code != Some(127) {
         return "Give a program that this system can run.";
     }
@@ -448,7 +448,7 @@ fn not_found_advice(run: &Run, outcome: &RunOutcome, context: AdviceContext) -> 
     }
 }
 
-/// A size without digits that say nothing.
+/// A size without insignificant digits.
 pub(super) fn short_size(bytes: u64) -> String {
     text::size(bytes).replace(".00 ", " ")
 }

@@ -1,4 +1,4 @@
-//! What a sandbox kept a run from, and what the run left behind for the host.
+//! What a sandbox denied to a run, and the files that the run left for the host.
 
 use retake_runner::denied_text;
 use retake_types::{
@@ -18,7 +18,7 @@ pub(super) fn denied(report: &SandboxReport, request: &RunRequest) -> Vec<String
     denied
 }
 
-/// `example.com:443`, and why if that is not simply that nobody allowed it.
+/// `example.com:443`, with the reason unless it is just that no rule allows it.
 pub(super) fn refused_hosts(report: &SandboxReport) -> Vec<String> {
     let refused = report.network.iter().filter(|used| !used.allowed && !used.host.is_empty());
     let host = |used: &NetworkUse| {

@@ -1,4 +1,4 @@
-//! The protocol's side: what this server offers, and calls and resources handed on.
+//! The server's side of the protocol: its capabilities; calls and resources are passed on.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use super::tools::{self, Call};
 
 const INSTRUCTIONS: &str = "\
 Runs commands on the record. Use exec instead of a shell for builds, tests and other commands: it \
-never hangs, ends everything it started, keeps all output, and answers with the outcome first, then \
-test results, then errors and the ends of the output. If part of the output is left out, runs_logs \
+never hangs, terminates everything it started, keeps all output, and answers with the outcome \
+first, then test results, then errors and the ends of the output. If part of the output is left out, runs_logs \
 reads it by line range or pattern; do not run the command again for that, nor pipe it through head \
-or tail. Use exec_start for what keeps running. runs_list, runs_search and tests show earlier \
+or tail. Use exec_start for commands that keep running. runs_list, runs_search and tests show earlier \
 runs and their results.";
 
 const NO_SHELL: &str = " Shell lines (pipes, &&, redirections, variables) are off: give one plain \
@@ -30,10 +30,10 @@ pub(super) struct Server {
     pub(super) session: Arc<ClientSession>,
 }
 
-/// Tells the loop that offered this server to an agent that the agent knows its tools.
+/// Tells the loop that offered this server to an agent that the agent has listed its tools.
 fn note_listed() {
     if let Some(file) = std::env::var_os("RETAKE_MCP_LISTED") {
-        // Who waits for it says that it did not come.
+        // If this fails, the loop reports that the tools were not listed.
         _ = std::fs::OpenOptions::new().write(true).create_new(true).open(file);
     }
 }
@@ -68,7 +68,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let call = Call::new(&self.session, context);
-        // The future of all tools is large, and the SDK moves what it gets a dozen times.
+        // The future of all tools is large, and the SDK moves its value a dozen times.
         let answered = tools::call(&self.session, &request.name, request.arguments, call);
         Ok(Box::pin(answered).await?.into())
     }
@@ -97,7 +97,7 @@ impl ServerHandler for Server {
         resources::read(&self.session, request.uri).await
     }
 
-    /// A request that the SDK could not read comes here too, under its own name.
+    /// Requests that the SDK could not parse arrive here too, under their own name.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -106,7 +106,7 @@ impl ServerHandler for Server {
         let method = request.method;
         let known = ["tools/call", "tools/list", "resources/read", "resources/list", "initialize"];
         if known.contains(&method.as_str()) {
-            let message = format!("the parameters of {method} are not what it takes");
+            let message = format!("the parameters of {method} are not valid");
             return Err(ErrorData::invalid_params(message, None));
         }
         Err(ErrorData::new(

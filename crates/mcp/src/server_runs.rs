@@ -1,4 +1,4 @@
-//! Runs that this server started: their ids, their progress, and how to end them and write to them.
+//! Runs that this server started: their ids and progress, and how to stop them and write to them.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use super::output_scan::Position;
 use super::output_source::StreamSize;
 
-/// How many runs that are over are remembered for `exec_wait`.
+/// How many finished runs are remembered for `exec_wait`.
 const REMEMBERED: usize = 64;
 /// How long a program may leave its input unread.
 const INPUT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a run ended, with the part of its output that is at hand.
+/// A finished run, with the available part of its output.
 pub(super) struct EndedRun {
     pub(super) run: Run,
     pub(super) streams: [Vec<u8>; 2],
@@ -31,16 +31,16 @@ pub(super) struct EndedRun {
     pub(super) sizes: [StreamSize; 2],
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Default)]
 pub(super) struct ServerRunProgress {
     pub(super) sizes: [StreamSize; 2],
     pub(super) ended: Option<Arc<EndedRun>>,
-    /// It is over, whether or not there is a run to show for it.
+    /// The run has ended, with or without a result.
     pub(super) over: bool,
 }
 
-/// One run of this server, running or over.
+/// One run of this server, running or finished.
 pub(super) struct ServerRun {
     pub(super) id: RunId,
     pub(super) begun: Instant,
@@ -51,9 +51,9 @@ pub(super) struct ServerRun {
     input: tokio::sync::Mutex<Option<pipe::Sender>>,
     /// How much of each stream `exec_wait` has reported.
     reported: Mutex<[Position; 2]>,
-    /// What was started, once that is known.
+    /// The intent, once it is known.
     pub(super) intent: OnceLock<Redacted<Intent>>,
-    /// Why it is not on the record, if it is known not to be.
+    /// Why it is not in the record, if that is known.
     pub(super) unrecorded: OnceLock<String>,
     /// What the policy changed, once that is known.
     pub(super) notes: OnceLock<Vec<String>>,
@@ -91,7 +91,7 @@ impl ServerRun {
 
     pub(super) async fn wait_until_over(&self) -> ServerRunProgress {
         let mut watched = self.progress.subscribe();
-        // The sender is ours and lives as long as we do.
+        // Cannot fail: the sender is a field of the same value.
         watched.wait_for(|progress| progress.over).await.map(|p| p.clone()).unwrap_or_default()
     }
 
@@ -110,7 +110,7 @@ impl ServerRun {
         *self.reported.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 
-    /// Writes to its input, and closes that if asked.
+    /// Writes to its input, and closes it if requested.
     pub(super) async fn write(&self, text: &[u8], close: bool) -> Result<(), String> {
         let mut input = self.input.lock().await;
         let Some(pipe) = input.as_mut() else {
@@ -140,7 +140,7 @@ impl ServerRun {
 pub(super) struct ProgressObserver<'a> {
     pub(super) run: &'a ServerRun,
     pub(super) watch: Option<EffectsWatch>,
-    /// Without it, what is known of files and tests is recorded only if there were any tests.
+    /// Without tracking, effects are recorded only if there were tests.
     pub(super) tracks: bool,
 }
 
@@ -164,7 +164,7 @@ impl Observer for ProgressObserver<'_> {
     }
 }
 
-/// All runs of this server that are running, and the last of those that are over.
+/// All runs of this server in progress, and the last finished ones.
 #[derive(Default)]
 pub(super) struct ServerRuns {
     runs: Mutex<HashMap<RunId, Arc<ServerRun>>>,
@@ -177,7 +177,7 @@ impl ServerRuns {
         self.with(|runs| runs.insert(run.id, run.clone()));
     }
 
-    /// Forgets a run that is over and that no call can ask for again; of the others the oldest.
+    /// Removes a finished run that no call can ask for again; of the others, the oldest.
     pub(super) fn retire(&self, run: &ServerRun) {
         self.with(|runs| {
             if !run.background {
@@ -195,12 +195,12 @@ impl ServerRuns {
         });
     }
 
-    /// Remembers why runs cannot be recorded, or that they can.
+    /// Remembers why runs cannot be recorded; `None` if they can.
     pub(super) fn set_unusable(&self, problem: Option<String>) {
         *self.unusable.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
-    /// Why runs cannot be recorded, as far as that is known.
+    /// Why runs cannot be recorded, if that is known.
     pub(super) fn unusable(&self) -> Option<String> {
         self.unusable.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -209,7 +209,7 @@ impl ServerRuns {
         self.with(|runs| runs.values().cloned().collect())
     }
 
-    /// The background run whose id is, or ends in, this text; `last` is the one that began last.
+    /// The background run whose id is, or ends in, this text; `last` is the one started last.
     pub(super) fn find(&self, text: &str) -> Option<Arc<ServerRun>> {
         let wanted = text.trim().to_ascii_lowercase();
         let all = self.all();

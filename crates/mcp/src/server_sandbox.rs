@@ -1,5 +1,5 @@
-//! How the commands of a server are confined, and what follows for its policy: shell lines are
-//! allowed by default where the sandbox is a wall around what they write and whom they reach.
+//! The sandbox of a server's commands, and its consequences for the policy: shell lines are
+//! allowed by default if the sandbox completely confines what they write and which hosts they reach.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use retake_types::{
     DroppedPromise, PathGrant, PathRule, SandboxLevel, SandboxReport, SandboxRequest, StartFailure,
 };
 
-/// What was asked for.
+/// How the sandbox was requested.
 #[derive(Clone, Debug)]
 pub enum SandboxChoice {
-    /// By an option or in the configuration: this or nothing is run.
+    /// By an option or the configuration: without this sandbox nothing is run.
     Asked(SandboxRequest),
-    /// Nothing was said: this, where it can be done.
+    /// By default: this sandbox if the machine supports it.
     ByDefault(SandboxRequest),
 }
 
-/// How every command is confined, found out when the server starts.
+/// The sandbox of every command, determined when the server starts.
 #[derive(Debug)]
 pub struct ServerSandbox {
-    /// What is asked of every run.
+    /// The sandbox of every run.
     pub request: SandboxRequest,
     pub state: SandboxState,
 }
@@ -30,17 +30,17 @@ pub struct ServerSandbox {
 #[derive(Debug)]
 pub enum SandboxState {
     Off,
-    /// The server itself runs in a sandbox of ours, and everything it starts with it.
+    /// The server itself runs in a sandbox of retake, which also confines everything it starts.
     Enclosed(SandboxLevel),
     Confined(SandboxReport),
-    /// It was asked for, so that nothing can be run.
+    /// The requested sandbox is not available, so nothing can be run.
     Impossible(StartFailure),
-    /// It is the default, which this machine cannot keep: commands run as they are.
+    /// The default sandbox is not available on this machine: commands run unconfined.
     Unavailable(StartFailure),
 }
 
 impl ServerSandbox {
-    /// Finds out what can be done here, by doing it once.
+    /// Determines what is available by starting a sandbox once.
     pub fn new(
         choice: SandboxChoice,
         policy: &PolicyConfig,
@@ -49,7 +49,7 @@ impl ServerSandbox {
     ) -> Self {
         let (SandboxChoice::Asked(mut request) | SandboxChoice::ByDefault(mut request)) =
             choice.clone();
-        // Whatever was asked for, what this server starts cannot leave it.
+        // Commands of this server cannot leave the enclosing sandbox, whatever was requested.
         if let Some(level) = confined::enclosing() {
             return Self {
                 request: SandboxRequest::default(),
@@ -61,13 +61,13 @@ impl ServerSandbox {
         }
         let project = context.project.root.as_deref().unwrap_or(directory);
         for further in policy.directories.iter().map(|further| project.join(further)) {
-            // Where commands may run they may write, unless a rule says otherwise.
+            // Directories in which commands may run are writable, unless a rule says otherwise.
             let is_known = request.paths.iter().any(|rule| rule.path.as_path() == further);
             if further.is_dir() && !is_known {
                 request.paths.push(PathRule::new(PathGrant::AllowWrite, further));
             }
         }
-        // An agent that works through the server reports in its workspace.
+        // An agent that works through the server writes its status to its workspace.
         let workspaces = project.join(".agent/workspaces");
         if workspaces.is_dir() {
             request.paths.push(PathRule::new(PathGrant::AllowWrite, workspaces));
@@ -103,7 +103,7 @@ impl ServerSandbox {
         }
     }
 
-    /// Whether nothing that a command writes or reaches is beyond the wall.
+    /// Whether the sandbox confines everything that a command writes or reaches.
     fn is_wall(&self) -> bool {
         match &self.state {
             SandboxState::Enclosed(level) => *level == SandboxLevel::Full,
@@ -112,7 +112,7 @@ impl ServerSandbox {
         }
     }
 
-    /// The policy with what it leaves to the sandbox.
+    /// The policy, with the decisions that depend on the sandbox.
     #[must_use]
     pub fn complete(&self, policy: PolicyConfig) -> PolicyConfig {
         let is_wall = self.is_wall();
@@ -120,8 +120,8 @@ impl ServerSandbox {
         PolicyConfig { shell, private_temp: is_wall, ..policy }
     }
 
-    /// What a user should know when the server starts: that the default could not be kept, and what
-    /// follows. `policy` is the one that was configured.
+    /// What a user should know when the server starts: that the default sandbox is not available, and the
+    /// consequences. `policy` is the configured one.
     pub fn notice(&self, policy: &PolicyConfig) -> Option<String> {
         let shell = match policy.shell {
             None => "shell lines stay off (mcp.policy.shell: true allows them)",
@@ -130,7 +130,7 @@ impl ServerSandbox {
         };
         match &self.state {
             SandboxState::Unavailable(why) => Some(format!(
-                "commands of clients are not confined, because this machine cannot do it: {why}; {shell}; `retake doctor` says more, and sandbox.mcp: off in the configuration accepts it"
+                "commands of clients are not confined, because this machine cannot do it: {why}; {shell}; `retake doctor` shows more, and sandbox.mcp: off in the configuration accepts it"
             )),
             SandboxState::Impossible(why) => Some(format!(
                 "no command can run: the sandbox that was asked for is not available here: {why}"

@@ -1,4 +1,4 @@
-//! What all calls of one connection share.
+//! State that all calls of a connection share.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub(super) struct ClientSession {
     pub(super) context: Arc<RunContext>,
     pub(super) policy: Policy,
     pub(super) policy_config: PolicyConfig,
-    /// How every command is confined.
+    /// The sandbox of every command.
     pub(super) sandbox: ServerSandbox,
     pub(super) workers: WorkerPool,
-    /// Where calls run their commands.
+    /// Through which calls run their commands.
     pub(super) calls: CallThread,
     pub(super) runs: ServerRuns,
-    /// Where commands run unless a call names a directory.
+    /// The working directory of commands unless a call names another.
     pub(super) directory: PathBuf,
     ids: CorrelationIds,
     parallel: Arc<Semaphore>,
@@ -66,7 +66,7 @@ impl ClientSession {
         self.ids.clone()
     }
 
-    /// The right to run a command; a call waits for it, a background run does not.
+    /// The permit to run a command; a call waits for it, a background run does not.
     pub(super) async fn permit(&self, background: bool) -> Result<OwnedSemaphorePermit, ToolError> {
         let gone = || ToolError::Other("the server is about to end".to_owned());
         if !background {
@@ -84,13 +84,13 @@ impl ClientSession {
         })
     }
 
-    /// Lets nothing start any more.
+    /// Prevents further commands from starting.
     pub(super) fn close(&self) {
         self.parallel.close();
         self.background.close();
     }
 
-    /// Looks something up in the record, and does the upkeep of the record afterwards.
+    /// Queries the record, and maintains it afterwards.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Store) -> Result<T, ToolError> + Send + 'static,
@@ -111,7 +111,7 @@ impl ClientSession {
                 Ok(store) => (look(&store), Some(store)),
                 Err(error) => (Err(error), None),
             };
-            // A call that was cancelled has no one to answer.
+            // A cancelled call has no receiver.
             drop(answer.send(found));
             if let Some(store) = store {
                 recovery::tend(store, &notify);
@@ -120,7 +120,7 @@ impl ClientSession {
         answered.await.map_err(|_| ToolError::Other("the record could not be read".to_owned()))?
     }
 
-    /// Puts a refusal on the record.
+    /// Records a refusal.
     pub(super) fn refuse(
         &self,
         worker: &mut Worker,
@@ -136,7 +136,7 @@ impl ClientSession {
         ToolError::Policy { refusals, recorded: recorded.map_err(Box::new) }
     }
 
-    /// Puts a request that is not valid on the record, where runs are recorded.
+    /// Records an invalid request, if runs are recorded.
     pub(super) fn refuse_invalid(&self, worker: &mut Worker, refused: &RefusedRun) -> ToolError {
         let text = |reason: &RefusalReason| {
             refused.redactor.redact_str(&refusal_reason(reason)).0.into_owned()
@@ -154,7 +154,7 @@ impl ClientSession {
         ToolError::InvalidRequest { reasons, recorded }
     }
 
-    /// Remembers whether runs can be recorded; if not, gives the reason.
+    /// Remembers whether runs can be recorded; returns the reason if not.
     pub(super) fn check_record(&self, worker: &mut Worker) -> Option<String> {
         let problem = if self.context.execution.audit.enabled {
             worker.store().err().map(|error| store_error(&error))
@@ -166,7 +166,7 @@ impl ClientSession {
     }
 }
 
-/// The ids that the program that started the server gives; a session of its own if it gives none.
+/// The ids from the program that started the server; a new session if it gives none.
 fn ids_from_environment() -> CorrelationIds {
     let given = |name: &str| std::env::var(name).ok().filter(|id| !id.is_empty());
     CorrelationIds {
@@ -180,7 +180,7 @@ fn ids_from_environment() -> CorrelationIds {
     }
 }
 
-/// Puts a run that does not begin on the record.
+/// Records a run that does not start.
 fn record_refusal(
     worker: &mut Worker,
     (intent, redactor): (&Redacted<Intent>, &Redactor),

@@ -1,8 +1,8 @@
-//! Messages on stdin and stdout, one JSON object a line.
+//! Messages on stdin and stdout, one JSON object per line.
 //!
-//! The SDK's own transport drops what it cannot read, and a client that waits for an answer then
-//! waits for ever. This one answers: a line that is no JSON, no message, or too long gets a protocol
-//! error, with the id of the request wherever one can be made out. It never writes anything but
+//! The SDK's own transport drops lines that it cannot read, and a client that waits for an answer then
+//! waits forever. This one answers: a line that is not JSON, not a message, or too long gets a protocol
+//! error, with the id of the request if one can be found. It writes only
 //! messages.
 
 use std::collections::VecDeque;
@@ -21,24 +21,24 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Mutex;
 
-/// A message longer than this is refused. Arguments of a command take at most 6 MiB.
+/// A longer message is refused. Arguments of a command take at most 6 MiB.
 const LONGEST: usize = 16 << 20;
-/// How much of a message that is too long is looked at for its id.
+/// How much of a message that is too long is searched for its id.
 const GLIMPSE: usize = 4 << 10;
-/// How many messages one line may hold.
+/// Maximum number of messages in one line.
 const BATCH: usize = 100;
 const BLOCK: usize = 64 << 10;
 
 pub(super) struct StdioTransport<R, W> {
     input: R,
-    /// Bytes of a line that has not ended.
+    /// Bytes of an incomplete line.
     line: Vec<u8>,
-    /// What was read last, and where in it the bytes are that were not looked at.
+    /// The block read last, and the range of its unread bytes.
     block: Box<[u8]>,
     unread: Range<usize>,
     /// The line is too long and is skipped to its end.
     skipping: bool,
-    /// A request was seen: before that notifications mean nothing.
+    /// A request has arrived: notifications before that have no effect.
     begun: bool,
     ready: VecDeque<ClientJsonRpcMessage>,
     output: Arc<Mutex<Option<W>>>,
@@ -62,8 +62,8 @@ where
         }
     }
 
-    /// The next line without its end; `None` when there is no more. May be dropped half-way: what
-    /// was read so far is kept.
+    /// The next line without its newline; `None` at the end. Cancellation safe: bytes
+    /// read so far are kept.
     async fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             let unread = self.unread.clone();
@@ -98,7 +98,7 @@ where
         }
     }
 
-    /// Takes one line apart; answers what is no message.
+    /// Handles one line; answers if it is not a message.
     fn read(&mut self, line: &[u8]) {
         let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
         if line.is_empty() {
@@ -128,7 +128,7 @@ where
 
     fn one(&mut self, value: Value) {
         let id = value.get("id").and_then(request_id);
-        // A notification that is not understood is not answered: nobody waits for it.
+        // An invalid notification gets no answer: the client does not expect one.
         let notification = value.get("method").is_some() && value.get("id").is_none();
         match serde_json::from_value(value) {
             Ok(message) => self.accept(message),
@@ -147,17 +147,17 @@ where
         }
     }
 
-    /// Answers with a protocol error, in a task of its own: waiting for the next message may be
-    /// cancelled at any moment, and half a line on stdout would spoil everything after it.
+    /// Answers with a protocol error in a task of its own: reading the next message may be
+    /// cancelled at any moment, and half a line on stdout would corrupt everything after it.
     fn refuse(&self, error: ErrorData, id: Option<RequestId>) {
         let output = self.output.clone();
         let message = ServerJsonRpcMessage::error(error, id);
-        // A client that does not read any more misses nothing.
+        // A client that no longer reads needs no answer.
         tokio::spawn(async move { write(&output, message).await.ok() });
     }
 }
 
-/// A call and nothing else. The SDK tries one kind of message after the other on a copy of the line,
+/// Only calls. The SDK tries one kind of message after the other on a copy of the line,
 /// which takes five times as long.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -173,7 +173,7 @@ struct ToolCall {
 impl ToolCall {
     fn into_message(self) -> ClientJsonRpcMessage {
         let mut request = CallToolRequest::new(self.params);
-        // Where the SDK has it when it reads the message itself.
+        // The SDK keeps it there when it parses a message itself.
         if let Some(meta) = request.params.meta.take() {
             request.extensions.insert(meta);
         }
@@ -181,7 +181,7 @@ impl ToolCall {
     }
 }
 
-/// Of a method that is not there the SDK gives the name alone.
+/// For an unknown method the SDK's message is just its name.
 fn in_words(mut message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
     if let ServerJsonRpcMessage::Error(answer) = &mut message
         && answer.error.code == ErrorCode::METHOD_NOT_FOUND
@@ -200,7 +200,7 @@ fn request_id(value: &Value) -> Option<RequestId> {
     serde_json::from_value(value.clone()).ok()
 }
 
-/// The id in the beginning of a message that was not kept whole, if it stands before the parameters.
+/// The id in the beginning of a message that is not kept, if it precedes the parameters.
 fn glimpsed(line: &[u8]) -> Option<RequestId> {
     let text = String::from_utf8_lossy(line);
     let head = text.split("\"params\"").next()?;

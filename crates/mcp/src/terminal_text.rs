@@ -1,16 +1,16 @@
-//! What a terminal would leave of bytes on its terminal, as plain text: colours gone, progress bars
+//! The text that bytes would leave on a terminal: without colours, with progress bars
 //! collapsed, and nothing hidden or lost silently.
 
 use super::error_lines::error_in;
 
-/// Text that the next carriage return may take back. Longer than any progress bar.
+/// Text that a carriage return may overwrite. Longer than any progress bar.
 const SEGMENT: usize = 4 << 10;
-/// How many overwritten parts are kept in a line.
+/// How many overwritten parts of a line are kept.
 const OVERWRITTEN: usize = 20;
-/// Stands where a line went back to its beginning.
+/// Marks where a line returned to its beginning.
 const RETURN: &str = "\u{240d}";
 
-/// Whether a character hides or turns text that stands near it, or is itself hidden text.
+/// Whether a character hides or reverses the text near it, or is itself hidden text.
 fn hides(c: char) -> bool {
     matches!(c,
         '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -34,17 +34,17 @@ enum Escape {
     TextEnd,
 }
 
-/// What writes a line to the terminal.
+/// Processes the bytes of a line.
 #[derive(Debug, Default)]
 pub(super) struct TerminalText {
-    /// Bytes of a character that has not ended.
+    /// Bytes of an incomplete character.
     partial: Vec<u8>,
     escape: Escape,
     escape_bytes: usize,
     segment: String,
-    /// The part before the last carriage return: what follows decides whether it matters.
+    /// The part before the last carriage return: the text that follows decides whether it is kept.
     pending: Option<String>,
-    /// The segment is too long to be taken back and goes out as it comes.
+    /// The segment is too long to be overwritten and is written out immediately.
     committed: bool,
     emitted: bool,
     kept: usize,
@@ -132,7 +132,7 @@ impl TerminalText {
                         self.carriage_return(out);
                     }
                 }
-                // It was none: what follows is text.
+                // Not an escape sequence: the rest is text.
                 _ => {
                     self.escape = Escape::None;
                     self.special(c, out);
@@ -156,7 +156,7 @@ impl TerminalText {
         }
     }
 
-    /// An escape that never ends must not hide the rest of the line.
+    /// An escape without an end must not hide the rest of the line.
     fn give_back(&mut self, out: &mut dyn FnMut(&str)) {
         if let Escape::Text(swallowed) = std::mem::take(&mut self.escape) {
             let text: String = swallowed.chars().filter(|c| !c.is_control()).collect();
@@ -179,7 +179,7 @@ impl TerminalText {
         }
     }
 
-    /// What follows is written over the line from its beginning.
+    /// The text that follows overwrites the line from its beginning.
     fn carriage_return(&mut self, out: &mut dyn FnMut(&str)) {
         if std::mem::take(&mut self.committed) || self.segment.trim().is_empty() {
             return self.segment.clear();
@@ -190,7 +190,7 @@ impl TerminalText {
         self.pending = Some(std::mem::take(&mut self.segment));
     }
 
-    /// Keeps what was written over, unless it was a step of a progress bar.
+    /// Keeps overwritten text, unless it was a step of a progress bar.
     fn keep_overwritten(&mut self, before: &str, out: &mut dyn FnMut(&str)) {
         if !matters(before, &self.segment) {
             return;
@@ -210,7 +210,7 @@ impl TerminalText {
         out(text);
     }
 
-    /// How many of the bytes that came last belong to something that has not ended.
+    /// How many of the last bytes belong to an incomplete character or sequence.
     pub(super) fn held(&self) -> usize {
         self.partial.len() + self.escape_bytes
     }
@@ -241,7 +241,7 @@ impl TerminalText {
     }
 }
 
-/// Whether text says something that what was written over it does not.
+/// Whether overwritten text contains something that its replacement does not.
 fn matters(before: &str, after: &str) -> bool {
     if error_in(before).is_some() || before.to_ascii_lowercase().contains("warn") {
         return true;
@@ -254,7 +254,7 @@ fn matters(before: &str, after: &str) -> bool {
     word.is_some() && !before.contains(|c: char| c.is_ascii_digit()) && word != first(after)
 }
 
-/// A text as it is shown, for what is at hand as a whole.
+/// A complete text as it is shown.
 pub(super) fn clean(bytes: &[u8]) -> String {
     let (mut terminal, mut text) = (TerminalText::default(), String::new());
     terminal.push(bytes, &mut |piece| text.push_str(piece));
@@ -262,7 +262,7 @@ pub(super) fn clean(bytes: &[u8]) -> String {
     text
 }
 
-/// A text in which nothing hides, for what is no output.
+/// Makes hidden characters visible in a text that is not output.
 pub(super) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,19 +1,19 @@
-//! What a tool answers: the same facts as data for programs and as text for models.
+//! The answer of a tool: the same facts as data for programs and as text for models.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 
-/// What a client makes of an answer that is both text and data.
+/// How a client uses an answer with text and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerForm {
-    /// It hands the text to its model, or wants the data for itself.
+    /// It passes the text to its model, or uses the data itself.
     TextAndData,
-    /// It hands the data to its model and drops the text: as JSON the output costs more, and reads
-    /// worse.
+    /// It passes the data to its model and drops the text: as JSON the output costs more, and is harder to
+    /// read.
     Text,
 }
 
-/// Clients that drop the text, by the name they give themselves.
+/// Clients that drop the text, by the name they send.
 const DROPS_TEXT: [&str; 2] = ["claude-code", "codex-mcp-client"];
 
 impl AnswerForm {
@@ -29,7 +29,7 @@ impl AnswerForm {
 pub(super) struct ToolAnswer {
     facts: serde_json::Value,
     text: String,
-    /// Nothing was run, which a client should not take for a result.
+    /// Nothing was run, which a client must not mistake for a result.
     failed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Why a tool has no answer, in words that speak of tools and their arguments: a model has no
+//! Why a tool failed, in terms of tools and their arguments: a model has no
 //! command line.
 
 use std::fmt;
@@ -11,38 +11,38 @@ use rmcp::model::{CallToolResult, ContentBlock};
 
 use super::policy_words;
 
-/// Why a tool has no answer, for the model to do something about. Never a protocol error: clients
-/// keep those from their models.
+/// Why a tool failed, so that the model can react. Never a protocol error: clients
+/// hide those from their models.
 #[derive(Debug)]
 pub(super) enum ToolError {
-    /// Arguments of a tool that runs something are wrong; every problem is named.
+    /// Invalid arguments of a tool that runs a command; every problem is named.
     RunArguments(Vec<String>),
-    /// An argument of a tool that runs nothing is wrong.
+    /// An invalid argument of a tool that does not run anything.
     Argument(String),
-    /// The request is not valid; every reason in words. On the record under this run, if runs are
-    /// recorded and it could be.
+    /// The request is invalid; every reason as a sentence. Recorded under this run, if runs are
+    /// recorded and that succeeded.
     InvalidRequest {
         reasons: Vec<String>,
         recorded: Option<Result<RunId, Box<retake_store::Error>>>,
     },
     /// A recorded run cannot be run again.
     NotRepeatable(Vec<AgainRefusal>),
-    /// The run could not be recorded, and the configuration demands that.
+    /// The run could not be recorded, which the configuration requires.
     NotRecordable(retake_store::Error),
-    /// The project's policy says no. The refusal is on the record under this run, if it could be.
+    /// The project's policy refuses it. The refusal is recorded under this run, if that succeeded.
     Policy {
         refusals: Vec<PolicyRefusal>,
         recorded: Result<RunId, Box<retake_store::Error>>,
     },
     Store(retake_store::Error),
-    /// The text names several runs; each of them in one line.
+    /// The text names several runs; one line for each.
     Ambiguous {
         text: String,
         candidates: Vec<String>,
     },
-    /// No process could be made.
+    /// No process could be started.
     NoProcess(io::Error),
-    /// What this server itself has to say.
+    /// An error of the server itself.
     Other(String),
 }
 
@@ -101,18 +101,18 @@ impl fmt::Display for ToolError {
     }
 }
 
-/// Where a refusal is on the record.
+/// Says where a refusal is recorded.
 fn write_recorded(
     f: &mut fmt::Formatter<'_>,
     recorded: &Result<RunId, Box<retake_store::Error>>,
 ) -> fmt::Result {
     match recorded {
-        Ok(id) => write!(f, " (on the record as run {})", id.short()),
+        Ok(id) => write!(f, " (recorded as run {})", id.short()),
         Err(error) => write!(f, " (this could not be recorded: {})", store_error(error)),
     }
 }
 
-/// What is wrong with a request.
+/// Why a request is invalid.
 pub(super) fn refusal_reason(reason: &RefusalReason) -> String {
     match reason {
         RefusalReason::DirectoryMissing(path) => format!(
@@ -138,10 +138,10 @@ fn again_refusal(refusal: &AgainRefusal) -> String {
             "the variable {name} was redacted in the record and is not set for this server; use exec"
         ),
         AgainRefusal::RedactedArgument { .. } => {
-            "an argument was redacted in the record, so it is not known; use exec".to_owned()
+            "an argument was redacted in the record, so its value is unknown; use exec".to_owned()
         }
         AgainRefusal::RedactedPart(_) => {
-            "a path was redacted in the record, so it is not known; use exec".to_owned()
+            "a path was redacted in the record, so its value is unknown; use exec".to_owned()
         }
         AgainRefusal::Reported => {
             "the run was reported from inside a sandbox, by a program that could report anything; use exec".to_owned()
@@ -150,12 +150,12 @@ fn again_refusal(refusal: &AgainRefusal) -> String {
     }
 }
 
-/// What is wrong with the record. Commands that help are for the user to call.
+/// Why the record failed. Commands that help are for the user to run.
 pub(super) fn store_error(error: &retake_store::Error) -> String {
     use retake_store::Error;
     match error {
         Error::NotFound { text } => {
-            format!("no run matches `{text}`; runs_list shows what there is")
+            format!("no run matches `{text}`; runs_list shows the recorded runs")
         }
         Error::DiskFull { path } => format!(
             "the disk of {} is full; free some space (for the user: `retake runs prune` helps) and run again",
@@ -180,7 +180,7 @@ mod tests {
         let missing = retake_store::Error::NotFound { text: "abc".to_owned() };
         assert_eq!(
             ToolError::from(missing).to_string(),
-            "no run matches `abc`; runs_list shows what there is"
+            "no run matches `abc`; runs_list shows the recorded runs"
         );
         let reasons = [
             RefusalReason::DirectoryMissing("/x".into()),

@@ -1,11 +1,11 @@
-//! Workers for runs: some started at the beginning, more when there are more runs at once.
+//! Workers for runs: some are started at the beginning, more when more runs are in progress.
 //!
-//! A worker is a process, so beyond a few those that are not needed any more are ended. How many
-//! may be in use is the session's to say.
+//! A worker is a process, so all but a few are ended once they are idle. The session limits how many
+//! are in use.
 //!
-//! A confined worker has temporary files of its own, and a client whose calls follow each other must
-//! find those of the call before. So calls take the first worker that is free, and what stays in the
-//! background takes the last.
+//! A confined worker has its own temporary files, and a client's consecutive calls must find those of the
+//! previous call. So calls take the first idle worker, and background runs take the
+//! last one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use retake_policy::RunMode;
 use retake_runner::context::RunContext;
 use retake_runner::worker::Worker;
 
-/// How many are ready before the first run, and stay ready afterwards.
+/// How many workers are ready before the first run, and stay ready afterwards.
 const READY: usize = 4;
 
 pub(super) struct WorkerPool {
@@ -25,7 +25,7 @@ pub(super) struct WorkerPool {
 
 struct Workers {
     ready: BTreeMap<usize, Worker>,
-    /// How many there ever were.
+    /// Number of workers ever started.
     made: usize,
 }
 
@@ -65,7 +65,7 @@ impl WorkerPool {
         workers.ready.insert(taken.number, taken.worker);
         let spare = (workers.ready.len() > READY).then(|| workers.ready.pop_last());
         drop(workers);
-        // To end its process takes a moment, which no other run needs to wait for.
+        // Ending its process takes a moment, for which no other run should wait.
         drop(spare);
     }
 

@@ -2,14 +2,14 @@
 
 /// Whether the whole text matches.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
-    // Most patterns are plain names, and every rule is compared with every command.
+    // Fast path: most patterns are plain names, and every rule is compared with every command.
     if !is_pattern(pattern) {
         return pattern == text;
     }
     let (pattern, text): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // Where the last `*` was, and what it covers so far.
+    // The position of the last `*`, and how far it matches.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         if pattern.get(p) == Some(&'*') {
@@ -29,15 +29,15 @@ pub(super) fn matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// Whether it stands for more than one text.
+/// Whether the pattern matches more than one text.
 pub(super) fn is_pattern(pattern: &str) -> bool {
     pattern.bytes().any(|byte| matches!(byte, b'*' | b'?'))
 }
 
-/// Whether some text fits both the pattern and the shape, where `None` is any text.
+/// Whether some text matches both the pattern and the shape, in which `None` is any text.
 pub(super) fn overlaps(pattern: &str, shape: &[Option<char>]) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
-    // Which beginnings of the pattern fit the shape so far.
+    // Which prefixes of the pattern match the shape so far.
     let mut fits = vec![false; pattern.len() + 1];
     fits[0] = true;
     let stars = |fits: &mut Vec<bool>| {

@@ -1,5 +1,5 @@
-//! Code that a line hands to an interpreter, or to another program that can start commands. What it
-//! does cannot be determined, but a command that a rule denies may stand in it word for word.
+//! Code that a line passes to an interpreter, or to another program that can start commands. Its
+//! effects cannot be determined, but it may contain a denied command word for word.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use super::sed_script;
 use super::word::Word;
 
-/// Programs, and what tells their code: options after which it follows, or `*` where any argument
+/// Programs, and the options that precede their code; `*` if any argument
 /// may be code.
 const PROGRAMS: [(&str, &str); 21] = [
     ("python python2 python3 pypy pypy3 ipython", "c"),
@@ -33,16 +33,16 @@ const PROGRAMS: [(&str, &str); 21] = [
     ("tclsh expect", "*"),
 ];
 
-/// Those that read code from their input when no file is named.
+/// Programs that read code from their input if no file is named.
 const READING: &str = " python python2 python3 pypy pypy3 perl ruby node nodejs php lua luajit R \
     julia sqlite3 psql mysql mariadb tclsh ed ex vi vim nvim view gdb m4 ";
 
 /// Names of a program's own input.
 const INPUTS: [&str; 4] = ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
 
-/// What tells the code of this program, if it takes any.
+/// The options that precede this program's code, if it takes code.
 fn options_of(name: &str) -> Option<&'static str> {
-    // Asked about every command.
+    // Looked up for every command.
     static BY_NAME: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
         let named = PROGRAMS
             .iter()
@@ -52,7 +52,7 @@ fn options_of(name: &str) -> Option<&'static str> {
     BY_NAME.get(name).copied()
 }
 
-/// The texts among the arguments of a program that it may take for code.
+/// The arguments of a program that it may treat as code.
 pub(super) fn texts(name: &str, words: &[Word]) -> Vec<String> {
     let Some(options) = options_of(name) else { return Vec::new() };
     let arguments: Vec<Option<String>> = words.iter().skip(1).map(Word::text).collect();
@@ -63,9 +63,9 @@ pub(super) fn texts(name: &str, words: &[Word]) -> Vec<String> {
         let starts = |text: &String| text.contains("system") || text.contains('|');
         let has_awk_started = arguments.iter().flatten().any(starts);
         let runs = |text: &String| match name {
-            // What it starts may be the value of a variable.
+            // The commands may come from the value of a variable.
             "awk" | "gawk" | "mawk" | "nawk" => has_awk_started && !text.is_empty(),
-            // A name alone is a file, or a page of the manual.
+            // A single name is a file, or a page of the manual.
             _ => text.contains(|c: char| c.is_whitespace() || "!=:(".contains(c)),
         };
         return arguments.into_iter().flatten().filter(runs).collect();
@@ -73,7 +73,7 @@ pub(super) fn texts(name: &str, words: &[Word]) -> Vec<String> {
     code_options(options, &arguments).into_iter().filter(|text| starts_something(text)).collect()
 }
 
-/// The code that follows one of these options.
+/// The code after one of these options.
 fn code_options(options: &str, arguments: &[Option<String>]) -> Vec<String> {
     let mut found = Vec::new();
     for (at, text) in arguments.iter().enumerate() {
@@ -90,7 +90,7 @@ fn code_options(options: &str, arguments: &[Option<String>]) -> Vec<String> {
             let mut letters = letters.char_indices();
             if let Some((index, letter)) = letters.find(|(_, c)| is_listed(&c.to_string())) {
                 let rest = &text[1 + index + letter.len_utf8()..];
-                // `-pe` is two of them.
+                // `-pe` combines two options.
                 let is_group = rest.chars().all(|c| is_listed(&c.to_string()));
                 found.extend(if is_group { next() } else { Some(rest.to_owned()) });
             }
@@ -109,7 +109,7 @@ pub(super) fn may_start(name: &str, text: &str) -> bool {
     WITHOUT_FUNCTIONS.contains(&format!(" {name} ")) || starts_something(text)
 }
 
-/// Whether code uses what a language has to start commands.
+/// Whether code contains a construct of a language that starts commands.
 fn starts_something(code: &str) -> bool {
     const WAYS: [&str; 20] = [
         "system",
@@ -151,7 +151,7 @@ pub(super) fn reads_code(name: &str, words: &[Word]) -> bool {
                 || words.iter().any(|word| attached.iter().any(|option| is_input(word, option)))
         }
         name if READING.contains(&format!(" {name} ")) => {
-            // Their commands are there, whatever file they get.
+            // These programs read commands from their input even if a file is named.
             const TOLD: &str = " sqlite3 psql mysql mariadb ed ex vi vim nvim view gdb ";
             let operand = words.iter().skip(1).find(|word| !word.lead().starts_with('-'));
             let dash = words.iter().skip(1).any(|word| is_input(word, ""));
@@ -161,18 +161,18 @@ pub(super) fn reads_code(name: &str, words: &[Word]) -> bool {
     }
 }
 
-/// Whether a program that can be given code reads what a process substitution prints.
+/// Whether a program that takes code reads the output of a process substitution.
 pub(super) fn reads_substitution(name: &str, words: &[Word]) -> bool {
     words.iter().any(Word::is_process_substitution)
         && (options_of(name).is_some() || READING.split(' ').any(|one| one == name))
 }
 
-/// The commands that a text may hold: from each word on, the words up to the end of a statement.
+/// The commands that a text may contain: from each word, the words up to the end of a statement.
 pub(super) fn possible_commands(text: &str) -> Vec<Vec<Word>> {
-    // What a program such as `printf` makes of them.
+    // Escapes that a program such as `printf` replaces.
     let text = text.replace("\\n", "\n").replace("\\t", " ");
     let mut found = Vec::new();
-    // A slash may be part of a path, or stand between a pattern and what replaces it; what follows an
+    // A slash may be part of a path, or separate a pattern from its replacement; the text after an
     // equals sign may be the value of an option.
     for joining in ["_./+@:=*-", "_./+@:*-", "_+-"] {
         for statement in text.split([';', '\n', '&', '|']) {

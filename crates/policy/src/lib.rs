@@ -1,9 +1,9 @@
-//! What a client may run: rules on program, arguments and directory, and caps it cannot raise.
+//! Decides what a client may run: rules on program, arguments and directory, and caps that it cannot raise.
 //!
-//! Judges what is asked for, not what a program then does: an interpreter, a build tool or a script
-//! that is allowed can start anything. Against a hostile agent this is no sandbox; the guide says so
-//! too. Nothing is run and nothing is worded in here: refusals are variants, and the front end that
-//! shows them makes the sentences.
+//! Judges the request, not what a program does later: an allowed interpreter, build tool or script
+//! can start anything. This is not a sandbox against a hostile agent, and the guide says so
+//! too. This crate runs nothing and writes no sentences: refusals are variants, and the front end that
+//! shows them words them.
 
 mod glob;
 mod inline_code;
@@ -37,7 +37,7 @@ use rule::{Program, Rule};
 use started_commands::{StartedCommand, StartedCommands, WrittenFile, loads_code, may_run_others};
 use word::{Word, command_line};
 
-/// What the preset `careful` denies: what others see, or what is hard to undo.
+/// What the preset `careful` denies: actions that others see, or that are hard to undo.
 const CAREFUL: [&str; 26] = [
     "git push",
     "git reset --hard",
@@ -71,13 +71,13 @@ const CAREFUL: [&str; 26] = [
 pub struct Policy {
     allow: Vec<Rule>,
     deny: Vec<Rule>,
-    /// The project and what else is allowed, without symbolic links.
+    /// The project and the other allowed directories, without symbolic links.
     directories: Vec<PathBuf>,
     shell: bool,
-    /// A directory that lines may change to, besides.
+    /// A further directory that lines may change to.
     private_temp: Option<PathBuf>,
     environment_mode: EnvMode,
-    /// Variables that may be given although they make programs load code.
+    /// Variables that may be set although they make programs load code.
     allowed_variables: Vec<String>,
     max_timeout: Duration,
     max_background_time: Duration,
@@ -85,7 +85,7 @@ pub struct Policy {
     max_processes: Option<u64>,
 }
 
-/// A command that somebody wants to run.
+/// A command that a client wants to run.
 #[derive(Clone, Copy)]
 pub struct ProposedCommand<'a> {
     pub arguments: &'a [OsString],
@@ -96,12 +96,12 @@ pub struct ProposedCommand<'a> {
     pub set: &'a [(OsString, OsString)],
     /// The PATH that it gets.
     pub path: Option<&'a OsStr>,
-    /// The file that the first argument was found to be and that will be run; without it, it is
-    /// looked for.
+    /// The executable that was found for the first argument and that will be run; if absent, it is
+    /// searched for.
     pub file: Option<&'a Path>,
 }
 
-/// Whether a caller waits for the end of a run.
+/// Whether the caller waits for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunMode {
     Foreground,
@@ -109,7 +109,7 @@ pub enum RunMode {
 }
 
 impl Policy {
-    /// The policy of a project; every rule that cannot be read is named.
+    /// The policy of a project; the error lists every invalid rule.
     pub fn new(
         config: &PolicyConfig,
         environment_allow: &[String],
@@ -151,7 +151,7 @@ impl Policy {
         })
     }
 
-    /// What the variables of a command start from when its caller has no say.
+    /// The environment mode of a command whose caller cannot choose it.
     pub fn environment_mode(&self) -> EnvMode {
         self.environment_mode
     }
@@ -174,7 +174,7 @@ impl Policy {
         }
     }
 
-    /// Brings a request within the caps, and says which of its limits were lowered.
+    /// Limits a request to the caps; returns the limits that were lowered.
     pub fn apply_caps(&self, request: &mut RunRequest, mode: RunMode) -> Vec<AppliedCap> {
         let mut applied = Vec::new();
         let most = match mode {
@@ -195,7 +195,7 @@ impl Policy {
         applied
     }
 
-    /// Judges a command line as clients give it: through a shell only where it needs one. Takes any
+    /// Judges a command line as clients give it: through a shell only if it needs one. Accepts any
     /// text, so that a fuzzer can call it.
     pub fn judge_line(
         &self,
@@ -204,7 +204,7 @@ impl Policy {
         path: Option<&OsStr>,
     ) -> Result<(), Vec<PolicyRefusal>> {
         let found = |name: &str| which(OsStr::new(name), path, cwd).is_some();
-        // Only a mode that forbids a shell has no way to run a line.
+        // Only a mode that forbids a shell cannot run such a line.
         let (arguments, shell) = interpret(line, ShellMode::Auto, found)
             .map_or((Vec::new(), true), |read| (read.arguments, read.shell));
         let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
@@ -219,7 +219,7 @@ impl Policy {
         })
     }
 
-    /// Whether a command may run; every reason against it is named once.
+    /// Whether a command may run; the error lists every reason against it once.
     pub fn judge(&self, proposed: &ProposedCommand<'_>) -> Result<(), Vec<PolicyRefusal>> {
         let started = StartedCommands::of(proposed);
         let mut refusals = self.check_directories(proposed, &started);
@@ -264,7 +264,7 @@ impl Policy {
         !(self.allow.is_empty() && self.deny.is_empty())
     }
 
-    /// A shell must be allowed, and while it is not, so must be what could turn out to be one.
+    /// A shell must be allowed; if none is, neither is a program that could turn out to be one.
     fn check_shell(&self, started: &StartedCommands) -> Vec<PolicyRefusal> {
         if !self.shell {
             if let Some(quote) = started.open_quote {
@@ -284,13 +284,13 @@ impl Policy {
             let is_inherited = words[0].is_of_variables()
                 && !words[0].variables().any(is_set)
                 && words[0].name_after_variables().is_some_and(|name| !may_run_others(&name));
-            // It may be one that adds arguments, such as `xargs`.
+            // It may be a program that adds arguments, such as `xargs`.
             let names = |rule: &Rule| (1..words.len()).any(|at| rule.is_about(&words[at..]));
             let could_deny = |rule: &Rule| match is_inherited {
                 true => rule.could_deny_inherited(words),
                 false => rule.could_deny(words),
             };
-            // A shell without a script runs what it reads.
+            // A shell without a script runs its input.
             let may_read =
                 !is_inherited && words[1..].iter().all(|word| word.lead().starts_with('-'));
             !self.has_rules()
@@ -298,7 +298,7 @@ impl Policy {
                 || !self.allow.is_empty()
                 || self.deny.iter().any(could_deny)
                 || (!is_inherited && self.deny.iter().any(names))
-                // It may be a shell, or anything else that runs what follows.
+                // It may be a shell, or any other program that runs its arguments.
                 || words[1..].iter().any(|word| word.get().is_none())
                 || self.denied_among(words).is_some()
         };
@@ -336,7 +336,7 @@ impl Policy {
         refusals
     }
 
-    /// The first rule that denies a command; if none does, the first that may.
+    /// The first rule that denies a command; if there is none, the first that may deny it.
     fn denial(
         &self,
         command: &StartedCommand,
@@ -356,14 +356,14 @@ impl Policy {
         doubtful
     }
 
-    /// A program that nothing is known of may run what its arguments are.
+    /// An unknown program may run its arguments as a command.
     fn check_arguments(
         &self,
         command: &StartedCommand,
         started: &StartedCommands,
     ) -> Option<PolicyRefusal> {
         let possible = command.possible.as_ref()?;
-        // One that starts a shell may leave its input to it.
+        // A program that starts a shell may pass its input to it.
         let read = || {
             let reads = matches!(possible.shell, Some(ShellUse::ReadsInput { .. }));
             let texts = reads.then(|| read_texts(command, started)).into_iter().flatten();
@@ -380,7 +380,7 @@ impl Policy {
         })
     }
 
-    /// What a program may start that a rule denies, or that could turn out to be that.
+    /// A possible command that a rule denies, or that could turn out to be a denied one.
     fn denied_possibly(&self, possible: &StartedCommands) -> Option<(&Rule, Vec<Word>)> {
         for command in &possible.commands {
             let denies =
@@ -406,7 +406,7 @@ impl Policy {
         unnamed.or_else(|| possible.hidden.iter().find_map(|words| of(&words, could_hide)))
     }
 
-    /// The command among the arguments of another one that a rule denies, as words or as a line.
+    /// A command among the arguments of another one that a rule denies, as words or as a line.
     fn denied_among(&self, words: &[Word]) -> Option<(&Rule, Vec<Word>)> {
         let denies = |words: &[Word]| self.deny.iter().find(|rule| rule.denies_words(words));
         for at in 1..words.len() {
@@ -424,7 +424,7 @@ impl Policy {
         None
     }
 
-    /// Code that a program is given may name a command that a rule denies.
+    /// Code that a program is given may name a denied command.
     fn check_code(
         &self,
         command: &StartedCommand,
@@ -453,7 +453,7 @@ impl Policy {
         })
     }
 
-    /// The first command that stands in these texts word for word and that a rule denies.
+    /// The first denied command that occurs word for word in these texts.
     fn denied_in(&self, texts: &[String]) -> Option<(&Rule, Vec<Word>)> {
         let mut possible = texts.iter().flat_map(|text| inline_code::possible_commands(text));
         possible.find_map(|words| {
@@ -464,7 +464,7 @@ impl Policy {
 
     fn check_allowed(&self, started: &StartedCommands) -> Vec<PolicyRefusal> {
         let mut refusals = Vec::new();
-        // Commands that a rule on what runs them allows.
+        // Commands that a rule on their runner allows.
         let mut covered = 0..0;
         let mut runs_packages = 0..0;
         for (at, command) in started.commands.iter().enumerate() {
@@ -495,8 +495,8 @@ impl Policy {
         refusals
     }
 
-    /// Whether a line may write a file while only some commands are allowed: one in the project
-    /// that neither git nor retake nor a rule would run.
+    /// Whether a line may write a file while only some commands are allowed: the file must be in the
+    /// project, and neither git, nor retake, nor a rule may run it.
     fn may_write(&self, written: &WrittenFile) -> bool {
         let Some(file) = written.file.get() else { return false };
         let is_kept = |path: &Path| {
@@ -512,22 +512,22 @@ impl Policy {
             })
     }
 
-    /// Whether a directory is in the project, or in one that is allowed, whatever links lead there.
+    /// Whether a directory is in the project, or in another allowed one, after following links.
     fn is_inside(&self, directory: &Path) -> bool {
-        // What does not exist cannot be run in; its name must still not lead out.
+        // A missing directory cannot be used; its name must still be inside.
         let found = resolved(directory);
         self.directories.iter().any(|allowed| found.starts_with(allowed))
     }
 }
 
-/// What a command could read: the here-documents of the line, and words of those that write to it.
+/// Text that a command could read: the here-documents of the line, and arguments of commands that write to it.
 fn read_texts(command: &StartedCommand, started: &StartedCommands) -> Vec<String> {
     let writers = started.commands.iter().filter(|other| command.reads_from(other));
     let written = writers.flat_map(|writer| writer.words.iter().skip(1));
     started.documents.iter().cloned().chain(written.filter_map(Word::text)).collect()
 }
 
-/// Lowers a limit to a cap; whether more was asked for.
+/// Lowers a limit to a cap; returns whether a higher one was requested.
 fn lower(limit: &mut Option<u64>, cap: Option<u64>) -> bool {
     let exceeds = cap.is_some_and(|cap| limit.is_some_and(|asked| asked > cap));
     if exceeds || limit.is_none() {

@@ -1,11 +1,11 @@
-//! What the options of common programs mean, so that a rule sees through their spellings: `rm -rf` is
+//! Equivalent options of common programs, so that a rule covers all their spellings: `rm -rf` is
 //! also `rm -fr`, `rm -r -f`, `rm -Rf` and `rm --recursive --force`.
 
 use super::refusal::Doubt;
 use super::started_commands::subcommand_position;
 use super::word::Word;
 
-/// Spellings of the same option, apart by spaces; a letter is short, a word is long.
+/// Spellings of the same option, separated by spaces; a letter is a short option, a word a long one.
 const SPELLINGS: [(&str, &[&str]); 13] = [
     ("rm", &["r R recursive", "f force", "d dir", "i", "I"]),
     ("chmod", &["R recursive", "f silent quiet", "v verbose", "c changes"]),
@@ -36,7 +36,7 @@ fn spellings(program: &str) -> Option<&'static [&'static str]> {
     SPELLINGS.iter().find(|(name, _)| *name == program).map(|(_, spellings)| *spellings)
 }
 
-/// Matches the arguments of a rule on a program with the words of a command, its name included.
+/// Matches the arguments of a rule on a program with the words of a command, including its name.
 pub(super) fn matched(program: &str, patterns: &[String], words: &[Word]) -> Matched {
     let given = words.get(1..).unwrap_or_default();
     let program = program.rsplit('/').next().unwrap_or(program);
@@ -52,7 +52,7 @@ pub(super) fn matched(program: &str, patterns: &[String], words: &[Word]) -> Mat
 }
 
 impl Matched {
-    /// Both must hold.
+    /// Both must match.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::No, _) | (_, Self::No) => Self::No,
@@ -62,7 +62,7 @@ impl Matched {
     }
 }
 
-/// The patterns stand somewhere among the words, in this order.
+/// The patterns occur among the words in this order, not necessarily adjacent.
 fn in_order(patterns: &[String], words: &[Word]) -> Matched {
     let mut known = words.iter().filter(|word| word.get().is_some());
     if patterns.iter().all(|pattern| known.any(|word| word.could_be(pattern))) {
@@ -78,13 +78,13 @@ fn in_order(patterns: &[String], words: &[Word]) -> Matched {
         if word.get().is_none() {
             doubted.get_or_insert_with(|| word.written());
         }
-        // A word that may become many may be the next one, too.
+        // A word that may expand to several may match the next pattern, too.
         at += found + usize::from(!word.is_several());
     }
     Matched::Maybe(doubted.unwrap_or_default(), Doubt::Argument)
 }
 
-/// The first operand of a rule on git is its command.
+/// The first operand of a rule on git is its subcommand.
 fn git_operands(operands: &[String], words: &[Word]) -> Matched {
     let Some((command, rest)) = operands.split_first() else { return Matched::Yes };
     let Some(at) = subcommand_position(words) else { return Matched::No };
@@ -133,7 +133,7 @@ fn with_options(wanted: &[&String], spellings: &[&str], words: &[Word], is_push:
     }
 }
 
-/// Whether a word has an option in one of its spellings; long ones may be shortened.
+/// Whether a word contains an option in one of its spellings; long ones may be abbreviated.
 fn is_spelled(word: &str, spellings: &str) -> bool {
     let mut spellings = spellings.split(' ');
     if let Some(long) = word.strip_prefix("--") {

@@ -1,4 +1,4 @@
-//! Why a command may not run, as data. Sentences are made by the front end that shows them.
+//! Why a command may not run, as data. The front end that shows refusals words them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use retake_engine::ShellNeeded;
 
 /// One reason why the policy refuses a command.
 ///
-/// A `command` is a line for people: words are quoted where they need it, and words that are only
-/// known when the command runs stand as they were written.
+/// A `command` is a line for people: words are quoted if necessary, and words that are only
+/// known when the command runs are in their original form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyRefusal {
-    /// The command, or something it starts, runs outside the project.
+    /// The command, or one that it starts, runs outside the project.
     DirectoryOutside {
         directory: PathBuf,
         project: PathBuf,
@@ -20,13 +20,13 @@ pub enum PolicyRefusal {
     CodeLoadingVariable {
         name: String,
     },
-    /// No shell could read the line either.
+    /// No shell could parse the line either.
     OpenQuote(char),
-    /// A shell takes part, and none may.
+    /// A shell would be started, and none is allowed.
     ShellOff(ShellUse),
-    /// What would run is not known, and no shell may run.
+    /// What would run is unknown, and it may be a shell, which is not allowed.
     MayBeShell(Unpredictable),
-    /// What would run is not known, and there are rules to apply to it.
+    /// What would run is unknown, so the rules cannot be applied.
     NoRuleApplies(Unpredictable),
     DeniedByRule {
         rule: String,
@@ -36,18 +36,18 @@ pub enum PolicyRefusal {
     MayBeDenied {
         rule: String,
         command: String,
-        /// The word that is not known, as it was written.
+        /// The unknown word in its original form.
         word: String,
         because: Doubt,
     },
-    /// The program is not known to run other commands, but its arguments are one that a rule
+    /// The program is not known to run other commands, but its arguments form a command that a rule
     /// denies.
     MayRunDenied {
         rule: String,
         command: String,
         inner: String,
     },
-    /// The program is a relative path, and the directory it runs in is not known.
+    /// The program is a relative path, and its working directory is unknown.
     UnknownProgramFile {
         command: String,
     },
@@ -55,7 +55,7 @@ pub enum PolicyRefusal {
         command: String,
         directory_unknown: bool,
     },
-    /// A redirection of the line writes the file, and only commands can be allowed.
+    /// A redirection of the line writes the file, and rules can only allow commands.
     WritesFile(String),
 }
 
@@ -64,18 +64,18 @@ pub enum PolicyRefusal {
 pub enum Doubt {
     /// The argument that the rule names.
     Argument,
-    /// Options that the rule names; after `--` it could not be.
+    /// Options that the rule names; impossible after `--`.
     Option,
-    /// The directory that the rule holds in.
+    /// The directory that the rule applies to.
     Directory,
 }
 
-/// How a shell takes part in a command.
+/// Why a command involves a shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShellUse {
     /// The line can only be read by a shell.
     LineNeedsShell { line: LineSource, why: ShellNeeded },
-    /// The line could do without, but the caller wants a shell.
+    /// The line needs no shell, but the caller wants one.
     LineAsksForShell(LineSource),
     /// `sh -c`.
     CommandOption { shell: String },
@@ -87,13 +87,13 @@ pub enum ShellUse {
     UnknownOption { shell: String, word: String },
     /// A shell with a language of its own.
     ForeignShell { shell: String },
-    /// The program hands lines to a shell, or starts commands in other ways of its own.
+    /// The program passes lines to a shell, or starts commands in other ways of its own.
     StartsCommands { program: String },
     /// Without a command the wrapper starts a shell.
     WithoutCommand { wrapper: &'static str },
 }
 
-/// Where a line for a shell comes from.
+/// The source of a line for a shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineSource {
     Command,
@@ -101,24 +101,24 @@ pub enum LineSource {
     RetakeExec,
 }
 
-/// What is not known before a command runs.
+/// What is unknown before a command runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unpredictable {
-    /// What the command would start.
+    /// The program that the command would start.
     StartedProgram { command: String, because: HiddenBecause },
-    /// Which program it is: its name is only known when it runs.
+    /// The program itself: its name is only known when it runs.
     ProgramName { command: String },
-    /// What is in a line for a shell.
+    /// The content of a line for a shell.
     Line { line: String, why: UnreadableLine },
-    /// What PATH is set to.
+    /// The value of PATH.
     SearchPath,
-    /// What a shell builtin does to the commands around it.
+    /// The effect of a shell builtin on the commands around it.
     BuiltinEffect { command: String },
-    /// Which program a file is that the same line makes.
+    /// The content of a program file that the same line creates.
     MadeFile { command: String, file: String },
 }
 
-/// What hides the program that a command would start.
+/// Why the program that a command would start is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HiddenBecause {
     /// An option or an argument that is not understood.
@@ -131,7 +131,7 @@ pub enum HiddenBecause {
     ShellReadsInput,
     LineKnownLater,
     NameKnownLater,
-    /// Words that are not quoted are only known when it runs.
+    /// Unquoted words are only known when it runs.
     WordsKnownLater,
     /// Quoted text in it could be run when it is evaluated.
     EvaluatedText,
@@ -144,24 +144,24 @@ pub enum HiddenBecause {
     GitSetting {
         setting: String,
     },
-    /// No command of git; it may be an alias for any.
+    /// Not a command of git; it may be an alias for anything.
     GitAlias {
         name: String,
     },
     /// There is no `--` before the command.
     NoSeparator,
-    /// Which directories it goes to is not known.
+    /// The directories that it changes to are unknown.
     DirectoriesUnknown,
     TooDeep,
 }
 
-/// Why a line for a shell cannot be read.
+/// Why a line for a shell cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnreadableLine {
     TooDeep,
-    /// Something that stands where nothing like it may.
+    /// A token that is not allowed at its position.
     Unexpected(String),
-    /// A word of the shell's language that should stand here.
+    /// A keyword that is missing.
     Missing(String),
     CommandMissing,
     WordMissing,
@@ -175,15 +175,15 @@ pub enum UnreadableLine {
     JoinedLines,
     /// `((`.
     DoubleParenthesis,
-    /// A word of the language that only some shells know.
+    /// A keyword that only some shells know.
     UnknownKeyword(String),
     /// Quoted text in a variable could be run when the variable is used.
     EvaluatedVariable,
-    /// Shells read it in different ways.
+    /// Syntax that shells interpret differently.
     Ambiguous(AmbiguousSyntax),
 }
 
-/// What shells read in different ways.
+/// Syntax that shells interpret differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AmbiguousSyntax {
     /// `$'` or `$"`.
@@ -204,7 +204,7 @@ pub enum AmbiguousSyntax {
     Array,
 }
 
-/// A limit of the policy that holds instead of what was asked for.
+/// A limit of the policy that replaces a higher one that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppliedCap {
     Timeout(Duration),
@@ -212,7 +212,7 @@ pub enum AppliedCap {
     Processes(u64),
 }
 
-/// A configured rule that cannot be read.
+/// A configured rule that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidRule {
     pub list: RuleList,
@@ -220,7 +220,7 @@ pub struct InvalidRule {
     pub error: RuleError,
 }
 
-/// Which of the two lists a rule is in.
+/// The list that a rule is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleList {
     Allow,

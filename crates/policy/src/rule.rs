@@ -1,7 +1,7 @@
-//! One rule: a program, the arguments that follow, and the directory it holds in.
+//! One rule: a program, the arguments that follow, and the directory it applies to.
 //!
-//! `git push` `cargo test*` `/usr/bin/make -j?` `rm * @ build`. A rule that denies errs on the side
-//! of denying, one that allows on the side of not allowing.
+//! `git push` `cargo test*` `/usr/bin/make -j?` `rm * @ build`. In doubt, a rule that denies denies, and
+//! a rule that allows does not allow.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -24,18 +24,18 @@ pub(super) struct Rule {
     text: String,
     program: String,
     arguments: Vec<String>,
-    /// Holds only here and below.
+    /// Applies only to this directory and below.
     directory: Option<PathBuf>,
-    /// Holds only for what writes into a pipe that this reads.
+    /// Applies only to commands that write into a pipe read by this one.
     piped_into: Option<Box<Self>>,
     /// A pipe is part of its text.
     has_pipe: bool,
-    /// The files that the program's name means here: all along PATH, since the first may be a script
-    /// that starts the next.
+    /// The files of the program's name: all along PATH, because the first may be a script
+    /// that starts the next one.
     files: OnceLock<Vec<ProgramFile>>,
 }
 
-/// What tells one program's file from another, whatever it is called.
+/// Identifies a program's file, independent of its name.
 #[derive(Debug, PartialEq, Eq)]
 struct ProgramFile {
     path: PathBuf,
@@ -54,7 +54,7 @@ impl ProgramFile {
     /// The same file, or a copy of it.
     fn is_same(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
-            // Without links, a path is the same text; parts of it are not looked at.
+            // Without links, equal paths have equal text; a partial match does not count.
             || self.path.as_os_str() == other.path.as_os_str()
             || (self.bytes == other.bytes && self.bytes > 0 && has_same_content(self, other))
     }
@@ -75,7 +75,7 @@ fn has_same_content(one: &ProgramFile, other: &ProgramFile) -> bool {
     }
 }
 
-/// Files that are many programs, told apart by the name they are called by.
+/// Files that contain many programs, selected by the name they are called by.
 const MANY_PROGRAMS: [&str; 9] = [
     "busybox",
     "toybox",
@@ -88,23 +88,23 @@ const MANY_PROGRAMS: [&str; 9] = [
     "volta-shim",
 ];
 
-/// Shells, and what downloads, in rules on pipes: one of them stands for all.
+/// Shells, and download programs, in rules on pipes: one of them stands for all.
 const PIPED: [&[&str]; 2] = [
     &["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "busybox"],
     &["curl", "wget", "fetch", "aria2c", "http", "xh"],
 ];
 
-/// A program as it was asked for, and what that is on this machine.
+/// A program as requested, and the file it is on this machine.
 #[derive(Debug)]
 pub(super) struct Program {
     given: String,
     /// The file, and the file without symbolic links.
     files: Option<(PathBuf, PathBuf)>,
-    /// These two as text, whole and the name alone, once a rule asks.
+    /// The names of both files, with and without directories; computed on demand.
     file_names: OnceLock<Vec<(String, String)>>,
-    /// What its bare name means to us, whatever the child's PATH says.
+    /// The file that its bare name selects on retake's own PATH, whatever the child's PATH is.
     usual: Option<PathBuf>,
-    /// What the file is, once a rule asks.
+    /// The identity of the file; computed on demand.
     identity: OnceLock<Option<ProgramFile>>,
 }
 
@@ -115,7 +115,7 @@ impl Program {
         Self::found(given, file, path, cwd)
     }
 
-    /// The same where the file is known.
+    /// The same, if the file is known.
     pub(super) fn found(
         given: &OsStr,
         file: Option<PathBuf>,
@@ -124,7 +124,7 @@ impl Program {
     ) -> Self {
         let files = file.map(|file| (file.clone(), resolved(&file)));
         let name = Path::new(given).file_name().unwrap_or(given);
-        // Mostly the two are the same, and a look along PATH is not free.
+        // Usually both are the same, and a search along PATH is not free.
         let is_own = || path.is_none_or(|path| std::env::var_os("PATH").as_deref() == Some(path));
         let usual = match name == given && is_own() {
             true => files.as_ref().map(|(_, real)| real.clone()),
@@ -162,13 +162,13 @@ impl Program {
         self.files.as_ref().map(|(_, real)| real.as_path())
     }
 
-    /// Whether it depends on the directory which file it is.
+    /// Whether the file depends on the working directory.
     pub(super) fn is_relative(&self) -> bool {
         self.given.contains('/') && !self.given.starts_with('/')
     }
 
-    /// Whether it is the very program that the name means on our PATH; also if there is none that
-    /// could run.
+    /// Whether it is the program that the name selects on retake's own PATH; also true if there is none
+    /// that could run.
     pub(super) fn is_usually(&self, name: &str) -> bool {
         let Some((_, file)) = &self.files else { return true };
         let usual = if name == self.name() {
@@ -179,7 +179,7 @@ impl Program {
         usual.as_ref() == Some(file)
     }
 
-    /// Whether it is a script that is not the program of that name.
+    /// Whether it is a script other than the program of that name.
     pub(super) fn is_own_script(&self, name: &str) -> bool {
         self.is_any_script() && !self.is_usually(name)
     }
@@ -254,7 +254,7 @@ impl Rule {
         })
     }
 
-    /// Any name of the program counts, and the arguments may stand anywhere, in this order.
+    /// Any name of the program counts, and the arguments may occur anywhere, in this order.
     /// `all` are the commands that it is one of.
     pub(super) fn denies(
         &self,
@@ -289,9 +289,9 @@ impl Rule {
         }
     }
 
-    /// Whether these words are a command that the rule denies, going by its name alone.
+    /// Whether these words are a denied command, judging by its name alone.
     pub(super) fn denies_words(&self, words: &[Word]) -> bool {
-        // `rm"$x"` is `rm` while the variable is empty.
+        // `rm"$x"` is `rm` if the variable is empty.
         let Some(name) = words.first().map(Word::text_without_gaps) else { return false };
         let name = name.rsplit('/').next().unwrap_or_default();
         !name.is_empty()
@@ -306,22 +306,22 @@ impl Rule {
             }
     }
 
-    /// Whether it is about the program of a command, going by its name alone.
+    /// Whether the rule is about the program of a command, judging by its name alone.
     pub(super) fn is_about(&self, words: &[Word]) -> bool {
         let name = words.first().and_then(Word::text).unwrap_or_default();
         let own = self.program.rsplit('/').next().unwrap_or_default();
         glob::matches(own, name.rsplit('/').next().unwrap_or_default())
     }
 
-    /// Whether a command could be denied whose program is not known.
+    /// Whether a command whose program is unknown could be denied.
     pub(super) fn could_deny(&self, words: &[Word]) -> bool {
-        // A command of git may also be a program of its own: `git-push`.
+        // A command of git may also be a separate program: `git-push`.
         let is_program = self.program == "git" && !self.arguments.is_empty();
         is_program || self.could_deny_inherited(words)
     }
 
-    /// The same for one whose program is named by a variable that nobody sets on the way: the user
-    /// named no program of git's own there.
+    /// The same for a program that is named by a variable which the line does not set: users do not
+    /// name git's own programs there.
     pub(super) fn could_deny_inherited(&self, words: &[Word]) -> bool {
         let is_several = words.first().is_some_and(Word::is_several);
         is_several || matched(&self.program, &self.arguments, words) != Matched::No
@@ -361,20 +361,20 @@ impl Rule {
         program.identity().is_some_and(|file| own.iter().any(|own| file.is_same(own)))
     }
 
-    /// How many words after the program's name it is about.
+    /// How many words after the program's name the rule covers.
     pub(super) fn argument_count(&self) -> usize {
         self.arguments.len()
     }
 
-    /// Whether it names this very file.
+    /// Whether the rule names this file.
     pub(super) fn names_file(&self, file: &Path) -> bool {
         self.program.contains('/')
             && (glob::matches(&self.program, &file.to_string_lossy())
                 || resolved(Path::new(&self.program)) == file)
     }
 
-    /// The program must be the one that its name usually means, or the very file, and the arguments
-    /// must come first. Wherever it may run, that must be so.
+    /// The program must be the one that its name usually selects, or the named file, and the arguments
+    /// must come first. That must be true in every directory it may run in.
     pub(super) fn allows(&self, command: &StartedCommand, directory_unknown: bool) -> bool {
         let directory = self.directory.as_ref().is_none_or(|directory| {
             !directory_unknown
@@ -389,7 +389,7 @@ impl Rule {
 
     fn is_for(&self, program: &Program) -> bool {
         let Some((file, real)) = &program.files else {
-            // Nothing can run; that it was not found is more use than a refusal.
+            // Nothing can run; "not found" is more useful than a refusal.
             return glob::matches(&self.program, program.name());
         };
         if !self.program.contains('/') {
@@ -398,11 +398,11 @@ impl Rule {
         }
         glob::matches(&self.program, &real.to_string_lossy())
             || *real == resolved(Path::new(&self.program))
-            // A link is as good as its name only where nobody can point it elsewhere.
+            // A link is as good as its name only if no one can redirect it.
             || (file == real && glob::matches(&self.program, &file.to_string_lossy()))
     }
 
-    /// Whether it holds only in some directory.
+    /// Whether the rule applies to one directory only.
     pub(super) fn is_local(&self) -> bool {
         self.directory.is_some()
     }
@@ -414,7 +414,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Words, with quotes around those that have spaces in them.
+/// Splits into words; quotes surround those with spaces.
 fn split(text: &str) -> Result<Vec<String>, RuleError> {
     let mut words: Vec<String> = Vec::new();
     let mut word: Option<String> = None;

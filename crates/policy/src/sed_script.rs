@@ -1,7 +1,7 @@
-//! Scripts for `sed`, as far as it takes to tell one that runs a command from one that edits text.
+//! Parses scripts for `sed` far enough to tell one that runs a command from one that edits text.
 //!
-//! GNU sed runs commands by `e` and by the flag `e` of `s`. Both are found by reading the script from its
-//! beginning: an `e` in a pattern, a text or a file's name means nothing.
+//! GNU sed runs commands by `e` and by the flag `e` of `s`. Both are found by parsing the script from its
+//! beginning: an `e` in a pattern, a text or a file name has no effect.
 
 use super::word::Word;
 
@@ -10,7 +10,7 @@ use super::word::Word;
 enum Reads {
     Edits,
     Executes,
-    /// Nothing that is read here; sed may know more.
+    /// Syntax that is not parsed here; sed may know more.
     Unknown,
 }
 
@@ -21,7 +21,7 @@ pub(super) fn executes(words: &[Word]) -> bool {
         return true;
     }
     let is_known = scripts.parts.iter().all(|part| part.get().is_some());
-    // What is only known later may be nothing.
+    // Text that is only known later may be empty.
     let texts = [
         scripts.text(Word::text_with_gaps),
         scripts.text(Word::text_without_gaps),
@@ -29,11 +29,11 @@ pub(super) fn executes(words: &[Word]) -> bool {
         scripts.text(quoted_text_without_gaps),
     ];
     texts.iter().any(|text| {
-        // A delimiter in brackets ends a pattern in some releases of sed, and does not in others.
+        // A delimiter in brackets ends a pattern in some releases of sed, but not in others.
         match [true, false].map(|brackets| Reader::read(text, brackets)) {
             [Reads::Executes, _] | [_, Reads::Executes] => true,
             [Reads::Edits, _] | [_, Reads::Edits] => false,
-            // What is filled in later makes many scripts look broken.
+            // Text that is filled in later makes many scripts look invalid.
             [Reads::Unknown, Reads::Unknown] => is_known,
         }
     })
@@ -44,12 +44,12 @@ pub(super) fn executed_text(words: &[Word]) -> Option<String> {
     executes(words).then(|| Scripts::of(words).text(quoted_text_without_gaps))
 }
 
-/// What is between the quotes of `$'…'`, which shells read in different ways.
+/// The text between the quotes of `$'…'`, which shells interpret differently.
 fn quoted_text(word: &Word) -> String {
     between_quotes(word).unwrap_or_else(|| word.text_with_gaps())
 }
 
-/// The same where everything else that is only known later is nothing.
+/// The same, with everything else that is only known later empty.
 fn quoted_text_without_gaps(word: &Word) -> String {
     between_quotes(word).unwrap_or_else(|| word.text_without_gaps())
 }
@@ -61,8 +61,8 @@ fn between_quotes(word: &Word) -> Option<String> {
     quoted.then(|| written.replace("$'", "").replace('\'', ""))
 }
 
-/// The operands that may turn out to be the first: one that may become no word at all gives way to the
-/// next.
+/// Operands that may turn out to be the first: one that may expand to no word at all makes the next one
+/// first.
 #[derive(Default)]
 struct Operands {
     perhaps_first: Vec<Word>,
@@ -78,11 +78,11 @@ impl Operands {
     }
 }
 
-/// Where the scripts of a call come from.
+/// The sources of a call's scripts.
 #[derive(Default)]
 struct Scripts {
     parts: Vec<Word>,
-    /// A script is what sed reads from its input.
+    /// sed reads a script from its input.
     from_input: bool,
 }
 
@@ -154,7 +154,7 @@ impl Scripts {
         found
     }
 
-    /// Parts follow each other as lines.
+    /// Parts are joined as lines.
     fn text(&self, of: fn(&Word) -> String) -> String {
         self.parts.iter().map(of).collect::<Vec<_>>().join("\n")
     }
@@ -162,7 +162,7 @@ impl Scripts {
 
 struct Reader<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
-    /// Brackets in a pattern may have its delimiter in them.
+    /// Brackets in a pattern may contain its delimiter.
     brackets: bool,
 }
 
@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Up to a delimiter that no backslash stands before.
+    /// Up to a delimiter without a backslash before it.
     fn until(&mut self, delimiter: char) -> Option<()> {
         loop {
             match self.rest.next()? {

@@ -61,12 +61,12 @@ fn line(policy: &Policy, cwd: &Path, line: &str) -> Judgement {
     })
 }
 
-/// As a client's `command` is read: through a shell only where one is needed.
+/// As a client's `command` is interpreted: through a shell only if it needs one.
 fn typed(policy: &Policy, cwd: &Path, text: &str) -> Judgement {
     policy.judge_line(text, cwd, None)
 }
 
-/// Refused because a shell takes part, or might.
+/// Refused because a shell is involved, or may be.
 fn is_about_shells(refusals: &[PolicyRefusal]) -> bool {
     let is_it = |one: &_| matches!(one, PolicyRefusal::ShellOff(_) | PolicyRefusal::MayBeShell(_));
     refusals.iter().any(is_it)
@@ -192,7 +192,7 @@ fn a_denied_program_is_denied_under_every_name_and_wrapper() {
         let why = judge(&policy, dir.path(), denied).unwrap_err();
         assert!(is_denied(&why), "{denied:?}: {why:?}");
     }
-    // The file that was found counts, wherever its name leads by now.
+    // The file that was found counts, wherever its name points by now.
     let arguments = ["harmless", "x"].map(OsString::from);
     let file = Some(Path::new("harmless"));
     let proposed = ProposedCommand {
@@ -205,7 +205,7 @@ fn a_denied_program_is_denied_under_every_name_and_wrapper() {
     };
     assert!(is_denied(&policy.judge(&proposed).unwrap_err()));
     assert_eq!(policy.judge(&ProposedCommand { file: None, ..proposed }), Ok(()));
-    // What cannot be seen through is no way around either.
+    // Opaque commands do not evade a rule either.
     for hidden in [&["env", "-S", "rm x"][..], &["sudo", "--login", "rm"], &["unshare", "rm"]] {
         let why = judge(&policy, dir.path(), hidden).unwrap_err();
         assert!(is_unpredictable(&why), "{hidden:?}: {why:?}");
@@ -245,7 +245,7 @@ fn an_allowed_name_cannot_be_borrowed() {
         let is_it = |one: &_| matches!(one, PolicyRefusal::NotAllowed { .. });
         assert!(why.iter().any(is_it), "{refused:?}: {why:?}");
     }
-    // Nor by a PATH of the caller's own.
+    // Nor by the caller's own PATH.
     let evil = dir.path().join("evil");
     let arguments = ["ls"].map(OsString::from);
     let proposed = ProposedCommand {
@@ -263,7 +263,7 @@ fn an_allowed_name_cannot_be_borrowed() {
     let found = ProposedCommand { path: None, file: usual.as_deref(), ..proposed };
     assert_eq!(policy.judge(&found), Ok(()));
     assert!(judge(&policy, &dir.path().join("sub"), &["make", "all"]).is_ok());
-    // In a line each command is looked at, and what cannot be read is refused.
+    // In a line each command is judged, and a line that cannot be parsed is refused.
     assert_eq!(line(&policy, dir.path(), "ls && git status"), Ok(()));
     let why = line(&policy, dir.path(), "ls && cat x").unwrap_err();
     assert!(why.contains(&not_allowed("cat x")));
@@ -354,7 +354,7 @@ fn a_rule_that_cannot_be_read_is_an_error() {
     assert_eq!(Rule::parse("rm 'a b' @ x", Path::new("/p")).unwrap().to_string(), "rm 'a b' @ x");
 }
 
-/// Pieces that mean something to shells and wrappers, put together at random.
+/// Fragments with a meaning in shells and wrappers, combined at random.
 #[test]
 fn any_line_is_judged() {
     let pieces = [
@@ -412,7 +412,7 @@ fn any_line_is_judged() {
         if text.starts_with("rm ") {
             assert!(policy.judge_line(&text, dir.path(), None).is_err(), "{text:?}");
         } else {
-            // Whatever it is, there is a judgement.
+            // Every line gets a judgement.
             drop(policy.judge_line(&text, dir.path(), None));
         }
     }

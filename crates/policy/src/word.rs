@@ -1,7 +1,7 @@
 //! A word of a command, as far as it is known before the command runs.
 //!
-//! What a shell, `xargs` or `find` fills in later is kept as a gap. Rules that deny ask
-//! what the word could become, rules that allow what it is bound to be.
+//! Text that a shell, `xargs` or `find` fills in later is a gap. Rules that deny ask
+//! what the word could become, rules that allow what it must become.
 
 use std::ffi::{OsStr, OsString};
 
@@ -12,28 +12,28 @@ pub(super) const PROCESS_SUBSTITUTION: &str = "<(...)";
 
 #[derive(Clone, Debug)]
 pub(super) struct Word {
-    /// The word itself, or how it was written.
+    /// The word itself, or its original form.
     text: OsString,
-    /// Characters and gaps (`None`), for a word that is not known.
+    /// Characters and gaps (`None`) of an unknown word.
     shape: Option<Vec<Option<char>>>,
-    /// What it surely begins with, if it is not known.
+    /// The certain beginning of an unknown word.
     lead: String,
-    /// It may become no word, or many.
+    /// It may expand to no word, or to many.
     several: bool,
     runs_when_evaluated: bool,
-    /// What it is made of, if variables are in it.
+    /// Its parts, if it contains variables.
     pieces: Option<Box<Pieces>>,
     /// Whatever it becomes, it does not begin with a dash.
     is_operand: bool,
 }
 
-/// A word as a shell reads it.
+/// A word as a shell parses it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pieces {
     pub(super) pieces: Vec<Piece>,
-    /// Patterns in it may make any number of words of it.
+    /// Patterns in it may expand to any number of words.
     pub(super) several: bool,
-    /// Brackets or braces in it make other words of it.
+    /// Brackets or braces in it change it to other words.
     pub(super) rewritten: bool,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Pieces {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Char(char),
-    /// `split`: what comes out is split into words.
+    /// `split`: the result is split into words.
     Gap {
         split: bool,
     },
@@ -52,7 +52,7 @@ pub(super) enum Piece {
 }
 
 impl Pieces {
-    /// The same pieces with the values of variables, where nothing is split.
+    /// The same pieces with the values of variables, without splitting.
     fn filled_in(&self, value: &dyn Fn(&str) -> Option<Value>) -> Vec<Piece> {
         let mut filled = Vec::new();
         for piece in &self.pieces {
@@ -67,8 +67,8 @@ impl Pieces {
         filled
     }
 
-    /// The pieces of each word that these become. A variable whose value is not known is kept if it
-    /// is inherited, and is a gap if `is_set` says that the line sets it.
+    /// The pieces of each word that these expand to. A variable with an unknown value is kept if it
+    /// is inherited, and becomes a gap if `is_set` says that the line sets it.
     fn split(
         &self,
         value: &dyn Fn(&str) -> Option<Value>,
@@ -98,7 +98,7 @@ impl Pieces {
         words
     }
 
-    /// The word that these are; `written` is for people.
+    /// The word made of these pieces; `written` is for people.
     pub(super) fn word(self, written: &str) -> Word {
         let shape = |piece: &Piece| match piece {
             Piece::Char(c) => Some(*c),
@@ -125,10 +125,10 @@ impl Pieces {
     }
 }
 
-/// What a variable stands for.
+/// The value of a variable.
 pub(super) type Value = Vec<Piece>;
 
-/// The text of a value that is known.
+/// The text of a known value.
 pub(super) fn known_value(value: &[Piece]) -> Option<String> {
     let known = |piece: &Piece| match piece {
         Piece::Char(c) => Some(*c),
@@ -137,18 +137,18 @@ pub(super) fn known_value(value: &[Piece]) -> Option<String> {
     value.iter().map(known).collect()
 }
 
-/// The value that a known text is.
+/// The value of a known text.
 pub(super) fn known_pieces(text: &str) -> Value {
     text.chars().map(Piece::Char).collect()
 }
 
-/// A word that stays the same text where a shell splits words and expands patterns.
+/// A word that word splitting and pattern expansion do not change.
 fn is_plain(value: &str) -> bool {
     !value.is_empty() && value.chars().all(|c| c.is_alphanumeric() || "-_./=:,@%+".contains(c))
 }
 
-/// A value that a shell splits into its words and nothing else. One that begins or ends with a blank
-/// also ends the word before it, or begins the one after it.
+/// A value that a shell only splits into words. One that begins or ends with a blank
+/// also separates itself from the word before or after it.
 fn splits_plainly(value: &str) -> bool {
     !value.is_empty() && value.trim() == value && value.split_whitespace().all(is_plain)
 }
@@ -189,7 +189,7 @@ impl Word {
         Self { text: written.into(), shape: Some(shape), lead, several, ..Self::known("") }
     }
 
-    /// Any number of words, each of them anything.
+    /// Any number of arbitrary words.
     pub(super) fn anything(written: &str) -> Self {
         Self::unknown(written, vec![None], true)
     }
@@ -202,12 +202,12 @@ impl Word {
         Self { runs_when_evaluated, ..self }
     }
 
-    /// The same word, which is known not to begin with a dash.
+    /// The same word, which certainly does not begin with a dash.
     pub(super) fn into_operand(self) -> Self {
         Self { is_operand: true, ..self }
     }
 
-    /// Whether quoted text in it would be run if a shell evaluated it.
+    /// Whether quoted text in it would run if a shell evaluated it.
     pub(super) fn runs_when_evaluated(&self) -> bool {
         self.runs_when_evaluated
     }
@@ -225,8 +225,8 @@ impl Word {
         })
     }
 
-    /// The words that this one becomes when variables have these values, and the line sets those
-    /// that `is_set` names.
+    /// The words that this one expands to with these values of variables; `is_set` names the variables that
+    /// the line sets.
     pub(super) fn filled_in(
         &self,
         value: &dyn Fn(&str) -> Option<Value>,
@@ -241,7 +241,7 @@ impl Word {
         pieces.split(value, is_set).into_iter().map(word).collect()
     }
 
-    /// Whether it may become no word or many, other than by what inherited variables hold.
+    /// Whether it may expand to no word or many, apart from the values of inherited variables.
     pub(super) fn is_split_here(&self) -> bool {
         let is_inherited = |pieces: &Pieces| {
             !pieces.several
@@ -251,7 +251,7 @@ impl Word {
         self.several && !self.pieces.as_deref().is_some_and(is_inherited)
     }
 
-    /// What a variable stands for that is assigned this word, which is neither split nor expanded.
+    /// The value of a variable that is assigned this word, which is neither split nor expanded.
     pub(super) fn assigned(&self, value: &dyn Fn(&str) -> Option<Value>) -> Option<Value> {
         match (&self.pieces, self.text()) {
             (_, Some(text)) => Some(known_pieces(&text)),
@@ -260,7 +260,7 @@ impl Word {
         }
     }
 
-    /// The rest of a word whose first characters are known.
+    /// The rest of a word after its first characters, which are known.
     pub(super) fn after(&self, characters: usize) -> Self {
         match &self.pieces {
             Some(pieces) if pieces.pieces.len() > characters => {
@@ -271,7 +271,7 @@ impl Word {
         }
     }
 
-    /// What the variable of a loop over this word stands for.
+    /// The value of a loop's variable for this word.
     pub(super) fn looped_over(&self) -> Option<Value> {
         let pieces = match (&self.pieces, self.text()) {
             (_, Some(text)) => return Some(known_pieces(&text)),
@@ -292,7 +292,7 @@ impl Word {
         self.get().map(|text| text.to_string_lossy().into_owned())
     }
 
-    /// The word with a character that no text has in place of each gap.
+    /// The word with a character that no text contains in place of each gap.
     pub(super) fn text_with_gaps(&self) -> String {
         match &self.shape {
             None => self.written(),
@@ -300,7 +300,7 @@ impl Word {
         }
     }
 
-    /// The word if nothing comes out of its gaps.
+    /// The word with empty gaps.
     pub(super) fn text_without_gaps(&self) -> String {
         match &self.shape {
             None => self.written(),
@@ -322,12 +322,12 @@ impl Word {
         self.get().is_some_and(|known| known == text)
     }
 
-    /// The word, or how it was written.
+    /// The word, or its original form.
     pub(super) fn written(&self) -> String {
         self.text.to_string_lossy().into_owned()
     }
 
-    /// Whether it is not known, and without what is not known it would be the name of a program, of a
+    /// Whether it is unknown, and without its gaps would be the name of a program, of a
     /// subcommand or of an option.
     pub(super) fn may_be_a_name(&self) -> bool {
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '=');
@@ -337,12 +337,12 @@ impl Word {
         }
     }
 
-    /// Whether it is the name of what another command prints or reads.
+    /// Whether it names the output or input of another command.
     pub(super) fn is_process_substitution(&self) -> bool {
         self.get().is_none() && self.text == PROCESS_SUBSTITUTION
     }
 
-    /// What the word surely begins with.
+    /// The certain beginning of the word.
     pub(super) fn lead(&self) -> String {
         match &self.shape {
             None => self.written(),
@@ -350,15 +350,15 @@ impl Word {
         }
     }
 
-    /// Whether all that is not known of it is what variables hold.
+    /// Whether its only unknown parts are values of variables.
     pub(super) fn is_of_variables(&self) -> bool {
         let is_known = |piece: &Piece| !matches!(piece, Piece::Gap { .. });
         self.pieces.as_ref().is_some_and(|pieces| pieces.pieces.iter().all(is_known))
     }
 
-    /// The name of the file, where only variables stand before its directories: `python` in
-    /// `"$VENV"/bin/python`, nothing where variables hold all of the word. `None` for any other word:
-    /// an empty variable in the middle of a name changes nothing of it.
+    /// The file name after variables that only precede its directories: `python` in
+    /// `"$VENV"/bin/python`, empty if variables are the whole word. `None` for any other word:
+    /// an empty variable in the middle of a name does not change it.
     pub(super) fn name_after_variables(&self) -> Option<String> {
         let shape = self.shape.as_ref()?;
         let is_slash = |at: usize| shape.get(at).is_none_or(|c| matches!(c, None | Some('/')));
@@ -374,7 +374,7 @@ impl Word {
         }
     }
 
-    /// The same word where `mark` is replaced by something unknown.
+    /// The same word with `mark` replaced by a gap.
     pub(super) fn with_gaps(&self, mark: &str, several: bool) -> Self {
         let Some(text) = self.text().filter(|text| text.contains(mark)) else {
             return self.clone();
@@ -387,7 +387,7 @@ impl Word {
         Self::unknown(&text, shape, several)
     }
 
-    /// Whether the word could become an option, if these are all letters that options have.
+    /// Whether the word could become an option, if these are the letters of all options.
     pub(super) fn could_be_option(&self) -> bool {
         match &self.shape {
             None => self.written().starts_with('-'),
@@ -407,7 +407,7 @@ impl Word {
         }
     }
 
-    /// Whether the word is bound to be one that matches.
+    /// Whether the word certainly becomes one that matches.
     pub(super) fn must_be(&self, pattern: &str) -> bool {
         match &self.shape {
             None => glob::matches(pattern, &self.written()),
@@ -416,7 +416,7 @@ impl Word {
     }
 }
 
-/// A command as one line for people; words that are not known yet stand as they were written.
+/// A command as one line for people; unknown words are in their original form.
 pub(super) fn command_line(words: &[Word]) -> String {
     let one = |word: &Word| match word.text() {
         Some(text) => retake_engine::quote([text.as_str()]),

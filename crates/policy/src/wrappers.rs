@@ -1,6 +1,6 @@
-//! Programs that start what their arguments name, and how their options are read.
+//! Programs that start the command in their arguments, and the syntax of their options.
 //!
-//! An option that is not listed here hides what comes after it: it might take the next word for
+//! An unlisted option hides what follows it: it might take the next word as
 //! its value.
 
 use std::collections::{HashMap, HashSet};
@@ -8,10 +8,10 @@ use std::sync::LazyLock;
 
 use super::word::Word;
 
-/// Name, how many words come before the command, options.
+/// Name, number of words before the command, options.
 ///
-/// An option of one character is short, others are long. `=`: a value follows. `?`: a value may
-/// be attached. `/`: the value is a directory that is gone to. `%`: the value is an assignment.
+/// An option of one character is short, others are long. `=`: takes a value. `?`: a value may
+/// be attached. `/`: the value is the new working directory. `%`: the value is an assignment.
 /// `!`: nothing is started. `#`: what is started cannot be determined. `|`: the value is a line for
 /// a shell. `name:word` is a program with that subcommand.
 const WRAPPERS: [&str; 88] = [
@@ -137,7 +137,7 @@ const WRAPPERS: [&str; 88] = [
     "samply:record 0 o= output= save-only s n no-open r= rate= d= duration=",
 ];
 
-/// They run programs from packages as well as any other; an allow list must name them, too.
+/// Wrappers that also run programs from packages; an allow list must name them, too.
 const RUNNERS: [&str; 21] = [
     "npx",
     "bunx",
@@ -162,13 +162,13 @@ const RUNNERS: [&str; 21] = [
     "aws-vault:exec",
 ];
 
-/// `setarch` under the name of what is set; there is no operand then.
+/// Other names of `setarch`, which have no operand.
 const ARCHITECTURES: [&str; 13] = [
     "linux32", "linux64", "x86_64", "i386", "i486", "i586", "i686", "ppc", "ppc32", "ppc64",
     "aarch64", "s390", "s390x",
 ];
 
-/// Wrappers that change whom or what a command may touch: an allow list must name them, too.
+/// Wrappers that change the user, or what a command may access: an allow list must name them, too.
 const POWERFUL: [&str; 11] = [
     "sudo",
     "doas",
@@ -190,29 +190,29 @@ pub(super) struct Wrapper {
     options: &'static str,
 }
 
-/// What the words of a wrapper say.
+/// The parsed words of a wrapper.
 #[derive(Debug, Default)]
 pub(super) struct Call {
     /// Options by their listed name, without dashes.
     pub(super) options: Vec<(&'static str, Option<String>)>,
     /// Variables that are set, and their value if it is known.
     pub(super) assigns: Vec<(String, Option<String>)>,
-    /// Directories that are gone to, in order.
+    /// Directories that it changes to, in order.
     pub(super) directories: Vec<String>,
     /// Lines for a shell that are run, too.
     pub(super) lines: Vec<String>,
-    /// Inherited variables that stand in assignments without quotes, where a shell splits words.
+    /// Inherited variables in unquoted assignments, where a shell splits words.
     pub(super) split_variables: Vec<String>,
-    /// Where the command begins.
+    /// The position of the command.
     pub(super) start: Option<usize>,
-    /// An option says that nothing is started.
+    /// An option prevents that anything is started.
     pub(super) ended: bool,
 }
 
 /// The option or word that hides what would be started.
 pub(super) struct Hidden(pub(super) String);
 
-/// Every command that is judged is looked for here, most of them in vain.
+/// Looked up for every command, mostly without a match.
 static BY_NAME: LazyLock<HashMap<&str, &str>> =
     LazyLock::new(|| WRAPPERS.iter().filter_map(|line| line.split_once(' ')).collect());
 
@@ -241,7 +241,7 @@ impl Wrapper {
         RUNNERS.contains(&self.name)
     }
 
-    /// A wrapper that starts a shell when no command is given.
+    /// Whether the wrapper starts a shell without a command.
     pub(super) fn falls_back_to_a_shell(&self) -> bool {
         matches!(self.name, "setarch" | "uname26" | "fakeroot")
     }
@@ -288,7 +288,7 @@ impl Wrapper {
             }
         }
         if self.takes_assignments() {
-            // Anything with a `=` is one, whatever stands before it.
+            // Anything with a `=` is an assignment, whatever precedes it.
             while let Some((name, _)) = words.get(at).map(Word::lead).as_deref().and_then(|lead| {
                 lead.split_once('=').map(|(name, rest)| (name.to_owned(), rest.to_owned()))
             }) {
@@ -313,7 +313,7 @@ impl Wrapper {
         Ok(call)
     }
 
-    /// A long option, which may be shortened; gives how many further words it takes.
+    /// A long option, which may be abbreviated; returns how many further words it takes.
     fn long(&self, text: &str, next: Option<&Word>, call: &mut Call) -> Result<usize, Hidden> {
         let (given, value) =
             text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
@@ -338,7 +338,7 @@ impl Wrapper {
         self.took(option, value, call).map(|()| 1)
     }
 
-    /// A group of short options; gives how many further words it takes.
+    /// A group of short options; returns how many further words it takes.
     fn letters(
         &self,
         letters: &str,
@@ -402,7 +402,7 @@ impl Wrapper {
 }
 
 impl Call {
-    /// The value of one of these options, the last that was given.
+    /// The value of one of these options, the last one given.
     pub(super) fn value(&self, names: &[&str]) -> Option<&str> {
         let mut given = self.options.iter().rev();
         let (_, value) = given.find(|(name, _)| names.contains(name))?;
@@ -414,9 +414,9 @@ impl Call {
     }
 }
 
-/// An option without what follows its name.
+/// An option without the marks after its name.
 fn bare(option: &'static str) -> &'static str {
-    // A character is a name, even if it is one of the marks.
+    // A single character is a name, even if it is one of the marks.
     if option.len() == 1 {
         option
     } else {
@@ -428,7 +428,7 @@ fn takes_value(option: &str) -> bool {
     option.len() > 1 && option.ends_with(['=', '/', '%', '|'])
 }
 
-/// `-5`, `--5` and `-+5`, which `nice` takes for a number.
+/// `-5`, `--5` and `-+5`, which `nice` reads as a number.
 fn is_niceness(word: &str) -> bool {
     let digits = word.strip_prefix('-').map(|rest| rest.trim_start_matches(['-', '+']));
     digits.is_some_and(|digits| !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit()))

@@ -1,5 +1,5 @@
-//! Where a database is and who we are there: from the address that was given, and for what it
-//! leaves open from the variables and files that PostgreSQL's own programs use.
+//! The address of a database and the user there: from the given address, and for what it omits from the
+//! variables and files that PostgreSQL's own programs use.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use retake_runner::machine;
 use super::service_file::Service;
 use super::tls::Trust;
 
-/// How long a database may take to answer.
+/// Time limit for connecting.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
@@ -35,13 +35,13 @@ pub enum AddressError {
     Certificates { path: PathBuf, why: String },
 }
 
-/// A database, ready to be connected to.
+/// A database, ready to connect to.
 pub struct Address {
     pub config: Config,
     pub trust: Trust,
-    /// The password stands in the address, where others may see it.
+    /// The password is part of the address, where others may see it.
     pub password_in_address: bool,
-    /// A password file that was not used because others may read it.
+    /// A password file that was ignored because others may read it.
     pub ignored_password_file: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ impl Address {
             return Err(AddressError::Scheme(without_password(text)));
         }
         let (plain, mut given) = apart(text);
-        // What a service says comes before what variables say, and after the address.
+        // A service takes precedence over variables, and the address over both.
         let named = given.service.take().or_else(|| variable("PGSERVICE"));
         let service = match &named {
             Some(name) => Service::read(name, variable)?,
@@ -72,7 +72,7 @@ impl Address {
         if config.get_hosts().is_empty() {
             let host = variable("PGHOST").unwrap_or_else(|| "localhost".to_owned());
             config.host(&host);
-            // A variable's port belongs to the address above; without a machine there is no place for it.
+            // The port from a variable was applied above; without a host there is nothing to apply it to.
             if config.get_ports().is_empty()
                 && let Some(port) = variable("PGPORT").and_then(|port| port.parse().ok())
             {
@@ -114,7 +114,7 @@ impl Address {
             ("disable", _) => (SslMode::Disable, Trust::Anyone),
             ("allow" | "prefer", _) => (SslMode::Prefer, Trust::Anyone),
             ("require", None) => (SslMode::Require, Trust::Anyone),
-            // As in PostgreSQL's own programs: who has a certificate there wants it to be used.
+            // As in PostgreSQL's own programs: if root certificates exist, they are used.
             ("require" | "verify-ca", root) => (SslMode::Require, Trust::Signer(root)),
             ("verify-full", root) => (SslMode::Require, Trust::Name(root)),
             _ => return Err(AddressError::Mode { from, mode }),
@@ -143,7 +143,7 @@ struct Given {
     service: Option<String>,
 }
 
-/// The address without what the library below does not know, and that.
+/// Splits off the parameters that the PostgreSQL library does not know.
 fn apart(text: &str) -> (String, Given) {
     let Some((base, query)) = text.split_once('?') else {
         return (text.to_owned(), Given::default());
@@ -162,7 +162,7 @@ fn apart(text: &str) -> (String, Given) {
     (format!("{base}{query}"), given)
 }
 
-/// The address with this port, if it names one machine and no port.
+/// Adds the port to an address that names one host and no port.
 fn with_port(text: &str, port: &str) -> String {
     let Some(from) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
     let end = text[from..].find(['/', '?']).map_or(text.len(), |at| from + at);
@@ -199,7 +199,7 @@ fn without_password(text: &str) -> String {
 /// The user's password file.
 enum PasswordFile {
     Private(PathBuf),
-    /// Others may read it, so it is not used.
+    /// Ignored, because others may read it.
     Readable(PathBuf),
 }
 
@@ -215,11 +215,11 @@ fn password_file(variable: &dyn Fn(&str) -> Option<String>) -> Option<PasswordFi
     })
 }
 
-/// The password that a file has for this database.
+/// The password for this database in a file.
 fn password_in(file: &Path, config: &Config) -> Option<String> {
     let host = match config.get_hosts().first()? {
         Host::Tcp(name) => name.clone(),
-        // A directory of sockets is the machine itself.
+        // A directory of sockets means the local machine.
         Host::Unix(_) => "localhost".to_owned(),
     };
     let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
@@ -238,7 +238,7 @@ fn matching(text: &str, wanted: &[String; 4]) -> Option<String> {
     })
 }
 
-/// Fields between colons; a backslash takes the next character as it is. A password may have colons.
+/// Fields between colons; a backslash escapes the next character. A password may contain colons.
 fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut characters = line.chars();

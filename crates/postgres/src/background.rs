@@ -1,7 +1,7 @@
-//! A push that nobody waits for: a process of its own that ends by itself.
+//! A push in the background: a process of its own that ends by itself.
 //!
-//! One at a time for each record. One that finds the database down writes its failure down and
-//! gives up; the next one sends what this one did not.
+//! At most one for each record. If the database is down, it stores the error and
+//! gives up; the next push sends the rest.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,7 +10,7 @@ use std::path::Path;
 use retake_engine::{HelperProgram, PARENT_VARIABLE};
 use retake_runner::signals;
 
-/// The right to push this record, until dropped; `None` while another process has it.
+/// The lock for pushing this record, held until dropped; `None` while another process holds it.
 pub fn lock(store: &Path) -> Option<File> {
     let file = OpenOptions::new()
         .create(true)
@@ -22,10 +22,10 @@ pub fn lock(store: &Path) -> Option<File> {
     file.try_lock().is_ok().then_some(file)
 }
 
-/// Writes down why a push failed, or, with `None`, that the last one succeeded.
+/// Stores why a push failed, or, with `None`, that the last one succeeded.
 pub fn set_last_failure(store: &Path, failure: Option<&str>) {
     let path = store.join("push.log");
-    // Nothing depends on it: the next push fails for the same reason.
+    // Only informative: the next push fails for the same reason.
     _ = match failure {
         Some(failure) => std::fs::write(&path, format!("{} {failure}\n", jiff::Timestamp::now())),
         None => std::fs::remove_file(&path),
@@ -38,8 +38,8 @@ pub fn last_failure(store: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// Starts a push and does not wait for it. Inside another run it is left to that run's end, which
-/// would otherwise take the process for something the command left behind.
+/// Starts a push and does not wait for it. Inside another run nothing is started: that run's end pushes,
+/// and would otherwise treat the process as left behind by the command.
 pub fn start_in_background(store: &Path) {
     if std::env::var_os(PARENT_VARIABLE).is_some() {
         return;
@@ -49,7 +49,7 @@ pub fn start_in_background(store: &Path) {
         .arguments(["--store".as_ref(), store.as_os_str()])
         .arguments(["runs", "push", "--background"])
         .in_own_session();
-    // If it cannot be started, the next push sends what this one would have sent.
+    // If it cannot be started, the next push sends everything.
     _ = push.start();
 }
 

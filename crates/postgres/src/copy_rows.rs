@@ -1,8 +1,8 @@
-//! Rows in PostgreSQL's own text format, which is the fastest way in that needs no types.
+//! Rows in PostgreSQL's text format, the fastest way to insert them that needs no types.
 
 use std::fmt::Write as _;
 
-/// Rows that are collected and sent at once.
+/// Rows that are collected and sent together.
 #[derive(Default)]
 pub(super) struct CopyRows {
     text: String,
@@ -17,7 +17,7 @@ impl CopyRows {
             self.text.push_str("\\N");
             return self;
         };
-        // Few bytes are special, and all of them are ASCII: what is between them is copied as it is.
+        // Only a few ASCII bytes are special: everything between them is copied unchanged.
         let mut rest = value;
         while let Some(at) = rest.bytes().position(is_special) {
             self.text.push_str(&rest[..at]);
@@ -26,7 +26,7 @@ impl CopyRows {
                 b'\n' => "\\n",
                 b'\r' => "\\r",
                 b'\t' => "\\t",
-                // NUL, which no text there can have.
+                // NUL, which a text in PostgreSQL cannot contain.
                 _ => "\u{fffd}",
             });
             rest = &rest[at + 1..];
@@ -41,10 +41,10 @@ impl CopyRows {
 
     pub(super) fn show(&mut self, value: Option<impl std::fmt::Display>) -> &mut Self {
         match value {
-            // What is shown is a number, an id, a time or a word of ours: nothing in it is special.
+            // Numbers, ids, times and fixed words contain no special characters.
             Some(value) => {
                 self.next();
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 _ = write!(self.text, "{value}");
                 self
             }
@@ -52,9 +52,9 @@ impl CopyRows {
         }
     }
 
-    /// JSON whose strings have no NUL: what `jsonb` takes.
+    /// JSON whose strings contain no NUL, as `jsonb` requires.
     pub(super) fn json(&mut self, value: &impl serde::Serialize) -> &mut Self {
-        // A value that cannot be written as JSON does not come out of JSON either.
+        // Plain data always serialises.
         let text = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
         match text.contains("\\u0000") {
             true => self.text(&without_nul(&text)),
@@ -66,13 +66,13 @@ impl CopyRows {
         self.next();
         self.text.push_str("\\\\x");
         for byte in bytes {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             _ = write!(self.text, "{byte:02x}");
         }
         self
     }
 
-    /// Leaves a field for what is not known yet, and says where it belongs.
+    /// Leaves out a field that is not known yet, and returns its position.
     pub(super) fn later(&mut self) -> usize {
         self.next();
         self.text.len()
@@ -103,7 +103,7 @@ fn is_special(byte: u8) -> bool {
     matches!(byte, b'\\' | b'\n' | b'\r' | b'\t' | 0)
 }
 
-/// Replaces `\u0000` where it is an escape of JSON, and not the end of `\\u0000`.
+/// Replaces `\u0000` if it is an escape of JSON, and not the end of `\\u0000`.
 fn without_nul(json: &str) -> String {
     let mut clean = String::with_capacity(json.len());
     let mut rest = json;

@@ -1,4 +1,4 @@
-//! What a database holds, and how long it keeps it.
+//! The content of a database, and its retention.
 
 use postgres::Client;
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub enum Retention {
     Months(u32),
 }
 
-/// What a database holds.
+/// The content of a database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DatabaseState {
@@ -23,7 +23,7 @@ pub struct DatabaseState {
     pub bytes: u64,
     pub records: u64,
     pub projects: Vec<ProjectSize>,
-    /// Months that were removed just now because of the retention.
+    /// Months that were just removed because of the retention.
     pub removed_months: u32,
 }
 
@@ -40,7 +40,7 @@ pub struct ProjectSize {
 const RETENTION: &str = "retention_months";
 const RETENTION_APPLIED: &str = "retention_applied";
 
-/// What the database at this address holds. Makes nothing there.
+/// The content of the database at this address. Creates nothing there.
 pub fn state(address: &Address) -> Result<DatabaseState, Error> {
     read_state(&mut connect(address)?, 0)
 }
@@ -73,8 +73,8 @@ pub(super) fn connect(address: &Address) -> Result<Client, Error> {
     address.config.connect(connector).map_err(Error::Connect)
 }
 
-/// Removes what is older than the retention, at most once a day. Costs one look at the settings when
-/// there is none.
+/// Removes runs older than the retention, at most once a day. Costs one query of the settings without a
+/// retention.
 pub(super) fn apply_daily(client: &mut Client) -> Result<(), Error> {
     let due = client.query_opt(
         "SELECT FROM retake.settings AS kept WHERE kept.name = $1 AND NOT EXISTS

@@ -1,8 +1,8 @@
-//! What a database says when it does not do what is asked, and what to do about it.
+//! Errors of a database, and advice about them.
 
 use postgres::error::SqlState;
 
-/// An error with everything beneath it: the outer one often says only that there was one.
+/// An error with all its sources: the outer message often says only that there was an error.
 pub(super) fn in_full(error: &postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         return format!("{} ({})", said.message(), said.code().code());
@@ -19,20 +19,20 @@ pub(super) fn in_full(error: &postgres::Error) -> String {
     text
 }
 
-/// There is no connection: the server did not answer, or refused it.
+/// Connecting failed: the server did not answer, or refused the connection.
 pub(super) fn not_connected(error: &postgres::Error) -> String {
     const PASSWORD: &str = "the password comes from $PGPASSWORD or ~/.pgpass (mode 600)";
     let text = in_full(error);
     if let Some(code) = error.code() {
         let hint = match code {
             code if *code == SqlState::INVALID_PASSWORD => PASSWORD,
-            code if *code == SqlState::INVALID_CATALOG_NAME => "make it with `createdb`",
+            code if *code == SqlState::INVALID_CATALOG_NAME => "create it with `createdb`",
             _ => return format!("the database refuses the connection: {text}"),
         };
         return format!("the database refuses the connection: {text}; {hint}");
     }
     if text.contains("password missing") {
-        return format!("the database wants a password, and there is none; {PASSWORD}");
+        return format!("the database requires a password, and none is given; {PASSWORD}");
     }
     match certificate(&text) {
         Some(hint) => format!("the database is not trusted: {text}; {hint}"),
@@ -40,7 +40,7 @@ pub(super) fn not_connected(error: &postgres::Error) -> String {
     }
 }
 
-/// What to do about a certificate that is not believed.
+/// Advice about a certificate that is not trusted.
 fn certificate(text: &str) -> Option<&'static str> {
     const HINTS: [(&str, &str); 4] = [
         (
@@ -58,14 +58,14 @@ fn certificate(text: &str) -> Option<&'static str> {
     HINTS.into_iter().find_map(|(sign, hint)| text.contains(&sign.to_lowercase()).then_some(hint))
 }
 
-/// The database answers, and does not do it.
+/// The database answers, but refuses the request.
 pub(super) fn refused(error: &postgres::Error) -> String {
     let text = in_full(error);
     match error.code() {
         Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => format!(
-            "the database does not allow it: {text}; the first push makes the schema `retake` and needs \
+            "the database does not allow it: {text}; the first push creates the schema `retake` and needs \
              CREATE on the database, later ones need to write to its tables"
         ),
-        _ => format!("the database does not do what it should: {text}"),
+        _ => format!("unexpected error of the database: {text}"),
     }
 }

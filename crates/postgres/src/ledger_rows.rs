@@ -1,4 +1,4 @@
-//! What the ledger says, as rows of the tables there.
+//! Entries of the ledger, as rows of the database's tables.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,26 +10,26 @@ use retake_types::{Intent, RunId, RunOutcome};
 
 use super::copy_rows::CopyRows;
 
-/// Many entries, sorted by the table they go to.
+/// Many entries, sorted by their tables.
 #[derive(Default)]
 pub(super) struct LedgerRows {
     pub(super) ledger: CopyRows,
     pub(super) runs: RunRows,
-    /// Of runs that came with an earlier push.
+    /// Endings of runs that were sent in an earlier push.
     pub(super) endings: CopyRows,
-    /// Inclusive ranges of entries that are not to exist any more.
+    /// Inclusive ranges of deleted entries.
     pub(super) deleted: Vec<(u64, u64)>,
     /// The runs that begin with these entries.
     pub(super) runs_begun: Vec<RunId>,
-    /// Those of them that also end with them.
+    /// Those of them that also end in these entries.
     pub(super) runs_ended: Vec<RunId>,
 }
 
-/// Runs, without the numbers of their projects: those are known only where they are sent.
+/// Runs, without the numbers of their projects, which are only known when they are sent.
 #[derive(Default)]
 pub(super) struct RunRows {
     rows: CopyRows,
-    /// Where a number is missing, and the place of its project in `projects`.
+    /// The positions of missing numbers, and the index of each project in `projects`.
     missing: Vec<(usize, usize)>,
     /// The names of the projects.
     pub(super) projects: Vec<String>,
@@ -53,7 +53,7 @@ impl RunRows {
     }
 
     fn place_of(&mut self, project: &str) -> usize {
-        // Few projects push into one record.
+        // Only a few projects push into one record.
         let known = self.projects.iter().rposition(|known| known == project);
         known.unwrap_or_else(|| {
             self.projects.push(project.to_owned());
@@ -163,7 +163,7 @@ fn fields(rows: &mut CopyRows, ended: Option<(&RunOutcome, u64)>) {
     rows.show(ended.map(|(_, seq)| seq));
 }
 
-/// There is no larger number there.
+/// The largest number of the database's type.
 fn fitting(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,8 @@
 //! A copy of the record in a PostgreSQL database, for queries over many machines.
 //!
 //! Entries of the ledger are sent in order, many in one transaction together with the number of the
-//! last one: an interrupted push is resumed where it was, and one more push changes nothing. Only
-//! what is in the record is sent, so nothing that was redacted. The database never delays or fails a
+//! last one: an interrupted push resumes where it stopped, and pushing again changes nothing. Only
+//! the content of the record is sent, so nothing that was redacted. The database never delays or fails a
 //! run.
 
 mod address;
@@ -29,7 +29,7 @@ pub use pushed::{DamagedOutput, Pushed};
 pub use send::{PushOptions, push};
 pub use shared::SharedRecord;
 
-/// Why a push broke off. What was sent until then is there.
+/// Why a push failed. What was sent before is in the database.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -50,8 +50,8 @@ pub enum Error {
          push brings it to that version"
     )]
     Older { found: i32, known: i32 },
-    /// Nothing was pushed there yet.
-    #[error("the database has no schema `retake`; the first push makes it")]
+    /// Nothing has been pushed to this database yet.
+    #[error("the database has no schema `retake`; the first push creates it")]
     NoSchema,
     #[error(
         "entry {seq} of this record is not the one that was pushed: the record was replaced since, or \

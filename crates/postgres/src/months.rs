@@ -1,5 +1,5 @@
-//! The months whose runs the database has tables for. An id begins with the time at which its run
-//! began, so a month is a range of ids.
+//! The months for whose runs the database has tables. An id begins with the start time of its run, so a
+//! month is a range of ids.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ use retake_types::RunId;
 
 use super::Error;
 
-/// Months that are known to be there.
+/// Months whose tables are known to exist.
 #[derive(Debug, Default)]
 pub(super) struct Months {
     there: BTreeSet<Date>,
 }
 
 impl Months {
-    /// Makes the tables that these runs need, if they are missing.
+    /// Creates the missing tables for these runs.
     pub(super) fn add(
         &mut self,
         client: &mut Client,
@@ -34,7 +34,7 @@ impl Months {
             let there = client.query_one("SELECT to_regclass($1::text) IS NOT NULL", &[&name])?;
             if !there.get::<_, bool>(0) {
                 let mut transaction = client.transaction()?;
-                // Two that make the same table at once would both fail.
+                // Two transactions that create the same table at once would both fail.
                 transaction
                     .batch_execute("LOCK TABLE retake.settings IN SHARE ROW EXCLUSIVE MODE")?;
                 transaction
@@ -47,7 +47,7 @@ impl Months {
     }
 }
 
-/// The first day of the month that an id is of; `None` for an id that holds no such time.
+/// The first day of an id's month; `None` for an id without a plausible time.
 fn month_of(id: RunId, now: Timestamp) -> Option<Date> {
     let text = id.to_string().replace('-', "");
     if text.as_bytes().get(12) != Some(&b'7') {
@@ -76,7 +76,7 @@ mod tests {
         };
         assert_eq!(month(&id(last)).as_deref(), Some("2025-01-01"));
         assert_eq!(month(&id(last + 1)).as_deref(), Some("2025-02-01"));
-        // Of another kind, of no time that can be, of a clock that is wrong.
+        // Another kind of id, an impossible time, a wrong clock.
         assert_eq!(month("6fa459ea-ee8a-4ca4-894e-db77e160355e"), None);
         assert_eq!(month("00000000-0000-7000-8000-000000000001"), None);
         assert_eq!(month(&id(last + (1 << 42))), None);

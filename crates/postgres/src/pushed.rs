@@ -1,4 +1,4 @@
-//! What a push has sent.
+//! The result of a push.
 
 use retake_types::{RunId, Stream};
 
@@ -10,7 +10,7 @@ pub struct Pushed {
     pub runs: u64,
     pub events: u64,
     pub outputs: u64,
-    /// Outputs that are not those recorded, and were not sent.
+    /// Outputs that differ from the record, and were not sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<DamagedOutput>,
 }

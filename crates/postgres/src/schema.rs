@@ -1,8 +1,8 @@
-//! The tables there. Made on the first push, by one of those who push at the same time, and brought
-//! to this version by the first push of a retake that knows it.
+//! The tables of the database. Created by the first push, by one of several simultaneous ones, and upgraded
+//! by the first push of a newer retake.
 //!
-//! Who pushes holds [`LOCK`] shared for as long as that takes; who changes the tables holds it alone.
-//! A retake that knows only an earlier version finds a number it does not know, and pushes nothing.
+//! A push holds [`LOCK`] shared while it runs; changing the tables needs it exclusively.
+//! An older retake finds a version that it does not know, and pushes nothing.
 
 use postgres::{Client, GenericClient, Transaction};
 
@@ -10,17 +10,17 @@ use super::Error;
 
 pub(super) const VERSION: i32 = 2;
 
-/// Any number, as long as it is always the same.
+/// An arbitrary but fixed number.
 const LOCK: i64 = 0x7265_7461_6b65;
 
-/// Sees to it that the tables are there and are ours to use, and stay so while the client lives.
+/// Ensures that the tables exist with a known version, and stay so while the client lives.
 pub(super) fn ready(client: &mut Client) -> Result<(), Error> {
     loop {
         client.execute("SELECT pg_advisory_lock_shared($1)", &[&LOCK])?;
         if known_version(client)? == Some(VERSION) {
             return Ok(());
         }
-        // The exclusive lock waits for every shared one, this client's own included.
+        // The exclusive lock waits for every shared one, including this client's own.
         client.execute("SELECT pg_advisory_unlock_shared($1)", &[&LOCK])?;
         let mut transaction = client.transaction()?;
         transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
@@ -44,10 +44,10 @@ fn make(transaction: &mut Transaction<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The version of the tables; `None` if there are none. One that is not known is an error.
+/// The version of the tables; `None` if there are none. An unknown version is an error.
 pub(super) fn known_version(client: &mut impl GenericClient) -> Result<Option<i32>, Error> {
     // Not `to_regclass`: it answers from the session's cache, which waiting for an advisory lock does
-    // not bring up to date, and tables that another client has just made would be made again.
+    // not refresh, so tables that another client has just created would be created again.
     let there = client.query_one(
         "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'version' AND relnamespace =
            (SELECT oid FROM pg_namespace WHERE nspname = 'retake'))",

@@ -1,7 +1,7 @@
-//! Sending: the ledger in order, then loops with their events, then output if it is wanted.
+//! Sends the ledger in order, then loops with their events, then output if requested.
 //!
-//! Runs that are new are copied right into their table. Only runs that may be there already, or that
-//! were sent before they ended, are sent through a temporary table.
+//! New runs are copied directly into their table. Only runs that may exist already, or that
+//! were sent before they ended, go through a temporary table.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,21 +19,21 @@ use super::target::{Target, array, copy, derive, ids};
 use super::{Address, Error, database, schema};
 
 const EVENTS: usize = 4000;
-/// Bytes that are sent together.
+/// Number of bytes that are sent together.
 pub(super) const BYTES: usize = 16 << 20;
 
-/// What is sent beyond runs, loops, events and the ledger.
+/// What to send besides runs, loops, events and the ledger.
 #[derive(Clone, Debug, Default)]
 pub struct PushOptions {
-    /// The project that the record is used from, if it is one.
+    /// The root of the project that uses the record, if any.
     pub root: Option<PathBuf>,
-    /// Output is sent, at most this many bytes of each stream.
+    /// Also sends output, at most this many bytes of each stream.
     pub output_bytes: Option<u64>,
-    /// A record that is not the one that was pushed is a copy of it, and gets a name of its own.
+    /// A record that differs from the pushed one is a copy of it, and gets a name of its own.
     pub as_copy: bool,
 }
 
-/// Sends everything that is not there yet. `progress` hears how many entries of how many are.
+/// Sends everything that is not in the database yet. `progress` gets the number of sent entries and of all.
 pub fn push(
     store: &mut Store,
     address: &Address,
@@ -45,8 +45,8 @@ pub fn push(
     let names = ProjectNames::new(record, options.root.as_deref());
     let mut sender = Sender { store, names, target: Target::new(record) };
     schema::ready(&mut client)?;
-    // How far this record was sent is written with what was sent: if the server loses the end of it,
-    // the next push sends that again. So nothing waits for its disk before the end.
+    // The position of this record is written together with the data: if the server loses the latest part,
+    // the next push sends that again. So only the end of a push waits for the server's disk.
     client.batch_execute("SET synchronous_commit = off")?;
     sender.register(&mut client)?;
     sender.name_projects(&mut client)?;
@@ -67,7 +67,7 @@ pub fn push(
     Ok(sender.target.pushed)
 }
 
-/// A record that is sent, and where it is sent to.
+/// A record that is sent, and its target.
 pub(super) struct Sender<'a> {
     pub(super) store: &'a mut Store,
     names: ProjectNames,
@@ -75,7 +75,7 @@ pub(super) struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Finds the projects of runs of this record that were pushed when projects were not noted.
+    /// Finds the projects of this record's runs that were pushed by releases without projects.
     fn name_projects(&mut self, client: &mut Client) -> Result<(), Error> {
         let unnamed = format!("record:{}", self.target.record);
         if self.names.fallback() == unnamed {
@@ -114,7 +114,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Waits until all that was sent is on the server's disk.
+    /// Waits until all sent data is on the server's disk.
     fn make_durable(&self, client: &mut Client) -> Result<(), Error> {
         let pushed = &self.target.pushed;
         if pushed.entries + pushed.events + pushed.outputs == 0 {
@@ -128,7 +128,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Our row.
+    /// Creates or updates this record's row.
     fn register(&self, client: &mut Client) -> Result<(), Error> {
         let path = std::path::absolute(self.store.path()).unwrap_or_default();
         client.execute(
@@ -143,7 +143,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// All entries that are not there yet.
+    /// All entries that are not in the database yet.
     fn ledger(
         &mut self,
         client: &mut Client,
@@ -153,11 +153,11 @@ impl Sender<'_> {
         send_ledger(client, (store, names), target, progress)
     }
 
-    /// Loops change until they end; events only become more.
+    /// Loops change until they end; events are only added.
     fn loops(&mut self, client: &mut Client) -> Result<(), Error> {
         let mut loops = self.store.list_loops(None, usize::MAX)?;
         let local = self.store.last_loop_entries()?;
-        // What ended and is there as it is here is not sent again.
+        // A loop that has ended, with the same events as here, is not sent again.
         let ended = client.query(
             "SELECT id::text, (SELECT coalesce(max(seq), 0) FROM retake.events WHERE loop_id = id)
              FROM retake.loops WHERE record = $1::text::uuid AND end_time IS NOT NULL",
@@ -202,7 +202,7 @@ impl Sender<'_> {
                  AND (known.state, known.stop_reason, known.end_time)
                  IS DISTINCT FROM (excluded.state, excluded.stop_reason, excluded.end_time)",
         )?;
-        // Another record may have brought them: one that this is a copy of.
+        // Another record may have sent them: one that this is a copy of.
         let there = transaction.query(
             "SELECT loop_id::text, max(seq) FROM retake.events JOIN new_loops ON id = loop_id
              GROUP BY loop_id",
@@ -236,14 +236,14 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Where the first run of a loop worked: what its project is known by.
+    /// The working directory of a loop's first run, which identifies its project.
     fn loop_directory(&self, id: LoopId) -> Result<Option<PathBuf>, Error> {
         let first = self.store.runs_of_loop(id)?.into_iter().next();
         Ok(first.map(|run| PathBuf::from(run.intent.working_directory())))
     }
 }
 
-/// Has runs belong to another project, with all that follows from them.
+/// Moves runs to another project, including derived rows.
 fn move_runs(transaction: &mut Transaction<'_>, ids: &[String], project: i32) -> Result<(), Error> {
     if ids.is_empty() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Sending the ledger: one thread reads entries and makes rows of them, while the server takes in those of the
-//! batch before. Otherwise each of the two would wait for the other.
+//! Sends the ledger: one thread reads entries and builds rows, while the server processes those of the previous
+//! batch. Otherwise each of the two would wait for the other.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -14,12 +14,12 @@ use super::copy_rows::CopyRows;
 use super::ledger_rows::{ENDING, LedgerRows, RunRows};
 use super::target::{Target, array, copy, derive, ids};
 
-/// Entries in one transaction.
+/// Number of entries in one transaction.
 const ENTRIES: usize = 10_000;
-/// How often a transaction that waits for another one in a circle is tried.
+/// How often a transaction is retried after a deadlock.
 const DEADLOCK_TRIES: u32 = 5;
 
-/// Entries in a row, as they are sent.
+/// Consecutive entries, as they are sent.
 struct Batch {
     rows: LedgerRows,
     entries: u64,
@@ -30,16 +30,16 @@ struct Batch {
     of: u64,
 }
 
-/// What became of a batch.
+/// The outcome of sending a batch.
 enum Sent {
     All,
-    /// Nothing of it: what it was sent with is not so any more.
+    /// Nothing was sent: an assumption no longer holds.
     Nothing,
-    /// Someone else has pushed this record meanwhile.
+    /// Another process has pushed this record in the meantime.
     Overtaken,
 }
 
-/// Sends all entries that are not there yet. `progress` hears how many of how many are.
+/// Sends all entries that are not in the database yet. `progress` gets the number of sent entries and of all.
 pub(super) fn send_ledger(
     client: &mut Client,
     (store, names): (&mut Store, &mut ProjectNames),
@@ -50,7 +50,7 @@ pub(super) fn send_ledger(
     Ok(())
 }
 
-/// Sends entries from where the database is; `false` if someone else has sent some meanwhile.
+/// Sends entries from the database's position; `false` if another process has sent some in the meantime.
 fn send_from_position(
     client: &mut Client,
     (store, names): (&mut Store, &mut ProjectNames),
@@ -59,14 +59,14 @@ fn send_from_position(
 ) -> Result<bool, Error> {
     let (mut position, head) = target.position(client, "")?;
     if position > 0 {
-        // The last entry that is there must be the one that is here.
+        // The last entry in the database must be the same as here.
         let known = store.ledger_after(position - 1, 1)?;
         let known = known.first().filter(|entry| entry.seq == position);
         if known.is_none_or(|known| head.as_deref() != Some(&*known.hash.to_hex())) {
             return Err(Error::Replaced { seq: position });
         }
     }
-    // A batch has tens of megabytes: none waits but the one that was made while another was sent.
+    // A batch has tens of megabytes: only one is built ahead while another is sent.
     let (sender, batches) = sync_channel(0);
     let record = target.record;
     std::thread::scope(|scope| {
@@ -83,7 +83,7 @@ fn send_from_position(
     })
 }
 
-/// Reads the ledger to its end, for as long as someone takes what is made of it.
+/// Reads the ledger to its end, as long as the receiver takes batches.
 fn make_batches(
     (store, names): (&mut Store, &mut ProjectNames),
     record: RunId,
@@ -100,7 +100,7 @@ fn make_batches(
             }
             Err(error) => (Err(error), false),
         };
-        // Who has failed takes no more.
+        // After a failure the receiver is gone.
         if to.send(batch).is_err() || !more {
             return;
         }
@@ -123,7 +123,7 @@ fn make_batch(
     }))
 }
 
-/// Sends a batch that follows this position; `false` if someone else has sent it.
+/// Sends a batch that follows this position; `false` if another process has sent it.
 fn send_batch(
     client: &mut Client,
     target: &mut Target,
@@ -136,8 +136,8 @@ fn send_batch(
             Ok(Sent::All) => return Ok(true),
             Ok(Sent::Nothing) => {}
             Ok(Sent::Overtaken) => return Ok(false),
-            // Many who push at once may wait for each other in a circle. The server ends one of
-            // them, and nothing of it was done.
+            // Simultaneous pushes may deadlock. The server aborts one of them, and nothing of it is
+            // committed.
             Err(Error::Database(error))
                 if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED)
                     && tries < DEADLOCK_TRIES =>
@@ -160,7 +160,7 @@ fn try_batch(
     for name in &rows.runs.projects {
         numbers.push(target.number(client, name)?);
     }
-    // Tables are made before the transaction: making one waits for everybody who writes.
+    // Tables are created before the transaction: creating one waits for all writers.
     target.months.add(client, rows.runs_begun.iter().copied())?;
     if target.known_runs {
         target.need(client, "new_runs")?;
@@ -173,7 +173,7 @@ fn try_batch(
         return Ok(Sent::Overtaken);
     }
     if !keep_projects(&mut transaction, &numbers)? {
-        // A project was renamed meanwhile.
+        // A project was renamed in the meantime.
         target.numbers.clear();
         return Ok(Sent::Nothing);
     }
@@ -183,7 +183,7 @@ fn try_batch(
         false => match copy_runs(&mut transaction, "retake.runs", &rows.runs, &numbers) {
             Ok(()) => rows.runs_ended.iter().map(ToString::to_string).collect(),
             Err(Error::Database(error)) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
-                // Once more, looking at each run.
+                // Try again, checking each run.
                 target.known_runs = true;
                 return Ok(Sent::Nothing);
             }
@@ -205,7 +205,7 @@ fn try_batch(
     Ok(Sent::All)
 }
 
-/// Removes what someone has deleted from the record.
+/// Removes entries that were deleted from the record.
 fn delete(
     transaction: &mut Transaction<'_>,
     record: RunId,
@@ -239,13 +239,13 @@ fn delete(
 }
 
 /// Keeps these projects from being renamed until the transaction ends; `false` if one of them was. Tables
-/// with many rows do not refer to them: that would cost a look for each row.
+/// with many rows have no foreign key to them, which would cost a lookup for each row.
 fn keep_projects(transaction: &mut Transaction<'_>, numbers: &[i32]) -> Result<bool, Error> {
     if numbers.is_empty() {
         return Ok(true);
     }
     let mut numbers = numbers.to_vec();
-    // Two names may be those of one project.
+    // Two names may belong to one project.
     numbers.sort_unstable();
     numbers.dedup();
     let kept = transaction
@@ -253,8 +253,8 @@ fn keep_projects(transaction: &mut Transaction<'_>, numbers: &[i32]) -> Result<b
     Ok(kept.len() == numbers.len())
 }
 
-/// Sends runs of which another record may have sent some. Those stay that record's; a run whose
-/// outcome was not known there gets it. Gives the runs that have their outcome since now.
+/// Sends runs of which another record may have sent some. Those keep belonging to that record; a run without
+/// an outcome gets it. Returns the runs that got their outcome now.
 fn insert_unknown(
     transaction: &mut Transaction<'_>,
     rows: &RunRows,
@@ -276,7 +276,7 @@ fn insert_unknown(
     Ok(ids(&begun))
 }
 
-/// Gives runs that were sent earlier their outcomes, and says which have one since now.
+/// Adds the outcomes of runs that were sent earlier, and returns the runs that got one now.
 fn complete(transaction: &mut Transaction<'_>, rows: &CopyRows) -> Result<Vec<String>, Error> {
     if rows.is_empty() {
         return Ok(Vec::new());
@@ -293,7 +293,7 @@ fn complete(transaction: &mut Transaction<'_>, rows: &CopyRows) -> Result<Vec<St
     Ok(ids(&ended))
 }
 
-/// The columns of an ending, from a table of this name; with `name = `, if they are to be set.
+/// The columns of an ending, from a table of this name; with `name = ` if they are to be assigned.
 fn columns(table: &str, set: bool) -> String {
     let column = |name: &str| match set {
         true => format!("{name} = {table}.{name}"),

@@ -1,4 +1,4 @@
-//! Sending output, as much of each stream as is wanted.
+//! Sends output, as much of each stream as requested.
 
 use std::io::Read;
 
@@ -11,15 +11,15 @@ use super::pushed::DamagedOutput;
 use super::send::{BYTES, Sender};
 use super::target::copy;
 
-/// Runs whose output is looked at together.
+/// Number of runs whose output is handled together.
 const RUNS: i64 = 200;
 
 impl Sender<'_> {
-    /// Output of runs of which a stream is not there, or less than is wanted, whenever they were pushed.
+    /// Output of runs of which a stream is missing or shorter than requested, whenever they were pushed.
     pub(super) fn outputs(&mut self, client: &mut Client, most: u64) -> Result<(), Error> {
         let limit = i64::try_from(most).unwrap_or(i64::MAX);
         let record = self.target.record.to_string();
-        // What was looked at with this limit or a larger one is not looked at again.
+        // Skip runs that were handled with this limit or a larger one.
         let row = client.query_one(
             "SELECT outputs_pushed, outputs_limit, pushed FROM retake.records
              WHERE id = $1::text::uuid",
@@ -30,7 +30,7 @@ impl Sender<'_> {
         if after >= reached {
             return Ok(());
         }
-        // A run that is not over yet is looked at the next time.
+        // A run that has not ended is handled next time.
         let open = client.query_one(
             "SELECT min(seq) FROM retake.runs
              WHERE record = $1::text::uuid AND seq > $2 AND outcome IS NULL",
@@ -54,7 +54,7 @@ impl Sender<'_> {
                 &[&self.target.record.to_string(), &after, &RUNS, &limit],
             )?;
             let Some(last) = missing.last() else {
-                // What is damaged is named each time.
+                // Damaged output is reported every time.
                 if self.target.pushed.damaged.is_empty() {
                     transaction.execute(
                         "UPDATE retake.records SET outputs_pushed = $2, outputs_limit = $3
@@ -87,7 +87,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Both streams of a run. What is damaged is left out and noted.
+    /// Both streams of a run. Damaged ones are left out and reported.
     fn output(&mut self, id: RunId, most: u64, rows: &mut CopyRows) -> Result<(), Error> {
         for stream in Stream::BOTH {
             let read = self.store.read_output(id, stream).and_then(|mut output| {
@@ -101,7 +101,7 @@ impl Sender<'_> {
             let (length, bytes) = match read {
                 Ok((0, _)) => continue,
                 Ok(read) => read,
-                // Erased since the database was asked.
+                // Erased after the query.
                 Err(retake_store::Error::NotFound { .. }) => continue,
                 Err(error) if error.is_damage() => {
                     let error = error.to_string();

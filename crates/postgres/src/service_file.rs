@@ -1,19 +1,19 @@
-//! Named sets of connection parameters, as PostgreSQL's own programs read them.
+//! Named sets of connection parameters, in the format of PostgreSQL's own programs.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::AddressError;
 
-/// Where Debian's and other packages of PostgreSQL keep the file of the machine.
+/// The location of the system-wide file in Debian's and other packages of PostgreSQL.
 const OF_THE_MACHINE: [&str; 2] =
     ["/etc/postgresql-common/pg_service.conf", "/etc/pg_service.conf"];
 
-/// What a service says, by the variable that would say the same.
+/// The parameters of a service, by the name of the equivalent variable.
 #[derive(Debug, Default)]
 pub(super) struct Service(HashMap<&'static str, String>);
 
-/// The parameters that are read, and their variables.
+/// The supported parameters, and their variables.
 const PARAMETERS: [(&str, &str); 7] = [
     ("host", "PGHOST"),
     ("port", "PGPORT"),
@@ -25,7 +25,7 @@ const PARAMETERS: [(&str, &str); 7] = [
 ];
 
 impl Service {
-    /// The service of this name: in the user's file, else in that of the machine.
+    /// The service of this name: from the user's file, otherwise from the system-wide one.
     pub(super) fn read(
         name: &str,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -40,7 +40,7 @@ impl Service {
         };
         let files: Vec<PathBuf> = own.into_iter().chain(machine).collect();
         for file in &files {
-            // One that is not there, or not ours to read, does not have it.
+            // Skip a missing or unreadable file.
             let Ok(text) = std::fs::read_to_string(file) else { continue };
             if let Some(found) = section(&text, name) {
                 return Ok(found);
@@ -54,7 +54,7 @@ impl Service {
     }
 }
 
-/// The lines below `[name]`. Parameters that are not known are for other programs.
+/// The lines below `[name]`. Unknown parameters are for other programs.
 fn section(text: &str, name: &str) -> Option<Service> {
     let mut found: Option<Service> = None;
     for line in text.lines().map(str::trim) {

@@ -1,4 +1,4 @@
-//! The database that is sent to: what is known of it, and the statements that several parts of a push use.
+//! The database that is pushed to: cached facts about it, and statements that several parts of a push use.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,17 +12,17 @@ use super::ledger_rows::ENDING;
 use super::months::Months;
 use super::pushed::Pushed;
 
-/// The database, as far as it is known here.
+/// The database, as far as it is known.
 pub(super) struct Target {
-    /// The record, as it is known there.
+    /// The record's id in the database.
     pub(super) record: RunId,
     /// The numbers of projects.
     pub(super) numbers: HashMap<String, i32>,
     pub(super) months: Months,
     pub(super) pushed: Pushed,
-    /// Temporary tables that were made: only those that are needed are.
+    /// Temporary tables that were created; each is created on demand.
     temporary: Vec<&'static str>,
-    /// Another record has sent runs that this one has as well.
+    /// Another record has sent some of this record's runs.
     pub(super) known_runs: bool,
 }
 
@@ -38,7 +38,7 @@ impl Target {
         }
     }
 
-    /// The number of the project of this name, made if it is new.
+    /// The number of the project of this name, created if it is new.
     pub(super) fn number(
         &mut self,
         client: &mut impl GenericClient,
@@ -52,7 +52,7 @@ impl Target {
         Ok(number)
     }
 
-    /// Makes a temporary table, once. To be called outside of a transaction.
+    /// Creates a temporary table, once. Call it outside of a transaction.
     pub(super) fn need(&mut self, client: &mut Client, table: &'static str) -> Result<(), Error> {
         if !self.temporary.contains(&table) {
             client.batch_execute(&temporary_table(table))?;
@@ -76,7 +76,7 @@ impl Target {
     }
 }
 
-/// A table for rows on their way, by what it is called.
+/// The definition of a temporary table.
 fn temporary_table(name: &str) -> String {
     match name {
         "new_endings" => format!(
@@ -90,17 +90,17 @@ fn temporary_table(name: &str) -> String {
     }
 }
 
-/// The ids that a question was answered with.
+/// The ids in a query's result.
 pub(super) fn ids(rows: &[Row]) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Ids as the database writes an array.
+/// Ids as a PostgreSQL array.
 pub(super) fn array(ids: &[String]) -> String {
     format!("{{{}}}", ids.join(","))
 }
 
-/// Adds what follows from runs (`sign` 1), or takes it back (-1).
+/// Adds the rows that are derived from runs (`sign` 1), or removes them (-1).
 pub(super) fn derive(
     transaction: &mut Transaction<'_>,
     ids: &[String],

@@ -1,4 +1,4 @@
-//! Encrypted connections, trusted as far as the mode asks for.
+//! Encrypted connections, with certificates verified as the mode requires.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::AddressError;
 use super::address::unusable;
 
-/// Whom we talk to. Certificates are those of a file, or the system's.
+/// Which servers to accept. Certificates come from a file, or from the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Encrypted, but any server is accepted.
+    /// Any server: the connection is only encrypted.
     Anyone,
-    /// With someone whose certificate was signed by one of these.
+    /// A server whose certificate was signed by one of these.
     Signer(Option<PathBuf>),
-    /// And who has the name that we asked for.
+    /// Also the name must be the one in the address.
     Name(Option<PathBuf>),
 }
 
-/// Where systems keep the certificates that they trust.
+/// Locations of the system's trusted certificates.
 const BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
@@ -54,7 +54,7 @@ pub(super) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, AddressError
     Ok(MakeRustlsConnect::new(config))
 }
 
-/// What a server's certificate must stand up to.
+/// The requirements for a server's certificate.
 #[derive(Debug)]
 struct Against {
     trusted: Vec<CertificateDer<'static>>,
@@ -87,15 +87,15 @@ impl Against {
         Ok(Self { trusted, signers, name })
     }
 
-    /// Whether a certificate that is refused is one of those trusted, and is refused only because it
-    /// may sign others too. PostgreSQL's own programs believe it; `openssl req -x509` makes such ones.
+    /// Whether a rejected certificate is itself a trusted one, and is rejected only because it
+    /// may sign others, too. PostgreSQL's own programs accept it; `openssl req -x509` creates such ones.
     fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, why: &rustls::Error) -> bool {
         let only_that = format!("{why:?}").contains("CaUsedAsEndEntity");
         only_that && self.trusted.iter().any(|known| known.as_ref() == certificate.as_ref())
     }
 }
 
-/// Checks who signed and for which name, as far as that is asked for.
+/// Verifies the signer and the name, as far as required.
 #[derive(Debug)]
 struct Checked {
     provider: Arc<CryptoProvider>,

@@ -1,7 +1,7 @@
 //! Batches whose submitter is gone: the next process that opens the record collects their results.
 //!
-//! Nothing here waits for a run, or fails a command. A batch is forgotten only when each of its runs
-//! has an outcome in the record. Where results can no longer come, because the directory was removed
+//! Never waits for a run, and never fails a command. A batch is forgotten only when each of its runs
+//! has an outcome in the record. If results can no longer arrive, because the directory was removed
 //! or the user gives up on it, [`record_missing`] records the runs as lost.
 
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ use crate::error::Error;
 use crate::result_file::{self, bare_ending};
 use crate::slurm_programs::SlurmPrograms;
 
-/// Collects the results of abandoned batches, asks the scheduler about the rest, and does not wait
-/// for it.
+/// Collects the results of abandoned batches, and queries the scheduler about the others without waiting
+/// for them.
 pub fn collect_and_ask(worker: &mut Worker, notify: &Notify) -> Result<(), Error> {
     let (keeper, store) = worker.keeper_and_store()?;
     let mut programs = SlurmPrograms::new(keeper);
@@ -39,7 +39,7 @@ fn follow(
         Attached::Nothing(owned) => return release(owned, store),
         Attached::Missing(missing) => return Err(missing.error()),
     };
-    // A submission that was not confirmed takes a second look before it is submitted again.
+    // A submission that was not confirmed is checked a second time before it is submitted again.
     for _ in 0..3 {
         batch.ask_now();
         batch.step(programs, store)?;
@@ -48,17 +48,17 @@ fn follow(
         }
         std::thread::sleep(ASK_EVERY);
     }
-    // Results that were made just now, for cells that will have none.
+    // Results that were just published for cells that will have none.
     batch.import_results(store)?;
     if batch.done() { release(batch.close(programs)?, store) } else { Ok(()) }
 }
 
 /// Collects the results of abandoned batches that are already in the shared directory, without
-/// asking any scheduler.
+/// querying a scheduler.
 pub fn collect_finished(store: &mut Store, notify: &Notify) {
     for_each_abandoned(store, notify, |owned, store| {
         if batch_presence::of(&owned.entry) != BatchPresence::There {
-            // Nothing was submitted, or the shared directory cannot be seen now.
+            // Nothing was submitted, or the shared directory is not reachable now.
             return match owned.entry.question.as_ref().map(|question| is_awaited(store, question)) {
                 Some(Ok(false)) => release(owned, store),
                 _ => Ok(()),
@@ -84,7 +84,7 @@ fn release(owned: OwnedBatch, store: &mut Store) -> Result<(), Error> {
     owned.release()
 }
 
-/// Whether a run of the loop is still to come.
+/// Whether a run of the loop is still missing.
 fn is_awaited(store: &mut Store, question: &BatchQuestion) -> Result<bool, Error> {
     let remote = store.remote_runs()?;
     let runs = store.runs_of_loop(question.loop_id)?;
@@ -110,19 +110,19 @@ fn for_each_abandoned(
     }
 }
 
-/// Runs without an outcome whose results cannot be looked for.
+/// Runs without an outcome whose results cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingRuns {
-    /// The directory of their batch; `None` for runs that no batch knows of.
+    /// The directory of their batch; `None` for runs without a known batch.
     pub dir: Option<PathBuf>,
     pub runs: Vec<RunId>,
     pub presence: BatchPresence,
 }
 
-/// Which missing runs get an outcome.
+/// Which missing runs to record as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordAsLost {
-    /// None: they are only looked for.
+    /// None: only report them.
     Nothing,
     /// Those whose results are gone for good.
     Removed,
@@ -130,20 +130,20 @@ pub enum RecordAsLost {
     All,
 }
 
-/// What was found of missing runs.
+/// The missing runs that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MissingReport {
-    /// They have an outcome now: lost, except where a result was found after all.
+    /// Now recorded: as lost, or with a result that was found after all.
     pub recorded: Vec<MissingRuns>,
-    /// They have none.
+    /// Still without an outcome.
     pub left: Vec<MissingRuns>,
 }
 
-/// Finds runs that no process follows and whose results cannot be looked for, and records them as
-/// lost as far as asked. What is still there of a directory is recorded first.
+/// Finds runs that no process follows and whose results cannot be reached, and records them as
+/// lost if requested. Results that are left in a directory are recorded first.
 pub fn record_missing(store: &mut Store, which: RecordAsLost) -> Result<MissingReport, Error> {
     let mut found = MissingReport::default();
-    // Before the batches: one that is begun meanwhile is among them.
+    // Before the batches: a batch that begins in the meantime is among them.
     let remote = store.remote_runs()?;
     let mut known: Vec<RunId> = Vec::new();
     let mut unknown = false;
@@ -163,7 +163,7 @@ pub fn record_missing(store: &mut Store, which: RecordAsLost) -> Result<MissingR
         }
         let Attached::Missing(mut missing) = Batch::attach(store, owned)? else { continue };
         if missing.owned.entry.runs.is_empty() {
-            // Its runs are not noted: those that no other batch has.
+            // Its entry lists no runs: take those that no other batch has.
             missing.awaited.retain(|run| known.binary_search(run).is_err());
         }
         let about = MissingRuns {
@@ -186,7 +186,7 @@ pub fn record_missing(store: &mut Store, which: RecordAsLost) -> Result<MissingR
     }
     let orphans: Vec<RunId> =
         remote.into_iter().filter(|run| known.binary_search(run).is_err()).collect();
-    // Those of a batch of an earlier release are listed with it.
+    // Runs of a batch of an earlier release are listed with it.
     if !unknown && !orphans.is_empty() {
         let about =
             MissingRuns { dir: None, runs: orphans.clone(), presence: BatchPresence::Removed };
@@ -201,7 +201,7 @@ pub fn record_missing(store: &mut Store, which: RecordAsLost) -> Result<MissingR
     Ok(found)
 }
 
-/// Records what is still there of a batch, and the rest of its runs as lost.
+/// Records the remaining results of a batch, and its other runs as lost.
 fn record_lost(store: &mut Store, missing: MissingBatch) -> Result<(), Error> {
     let MissingBatch { owned, awaited, .. } = missing;
     let mut lost = awaited;
@@ -221,7 +221,7 @@ fn record_lost(store: &mut Store, missing: MissingBatch) -> Result<(), Error> {
         batch.into_owned()
     };
     record_runs_lost(store, &lost)?;
-    // What is left of the directory holds no result that is not recorded.
+    // The rest of the directory contains no unrecorded result.
     drop(std::fs::remove_dir_all(&owned.entry.dir));
     release(owned, store)
 }
@@ -234,7 +234,7 @@ fn record_runs_lost(store: &mut Store, runs: &[RunId]) -> Result<(), Error> {
         outcome.error = Some(RunError {
             code: ErrorCode::NoResources,
             detail: Some(ErrorDetail::RunLost),
-            message: "the run was lost: its result cannot be looked for any more".to_owned(),
+            message: "the run was lost: its result cannot be reached any more".to_owned(),
             hint: None,
             problems: Vec::new(),
         });

@@ -1,24 +1,24 @@
-//! The directory of a batch: what is in it and under which name. Every machine sees it.
+//! The directory of a batch: its files and their names. Every machine sees it.
 //!
 //! ```text
 //! batch.json          what is run and how; complete before anything is submitted
 //! script              what the scheduler starts
-//! input               what all cells read, if they do
-//! requests            the request files of all cells, one after the other
-//! requests.index      where in it each one is
-//! list/R, job/R       the cells of submission R; what the scheduler calls it
+//! input               input of all cells, if any
+//! requests            the request files of all cells, concatenated
+//! requests.index      the position of each one in it
+//! list/R, job/R       the cells of submission R; its number in the scheduler
 //! started/N.ATTEMPT   cell N began, and on which machine
 //! result/N            the result of cell N, and of cells that ended soon after it in the same task
 //! done                one byte for each cell: 1 once its result is recorded
 //! late/N.ATTEMPT      results that came after the recorded one
-//! stopped/N.ATTEMPT   what an attempt had when someone told it to stop
-//! cancel              nothing of this batch is wanted any more, and because of which signal
-//! scratch/N.ATTEMPT   what the command of an attempt may use as it likes
-//! tmp/                what is being written
-//! log/R.T             what the runner of a task had to say; removed by one that said nothing
+//! stopped/N.ATTEMPT   the state of an attempt when it was told to stop
+//! cancel              the batch is cancelled, and because of which signal
+//! scratch/N.ATTEMPT   a directory for the command of an attempt
+//! tmp/                incomplete files
+//! log/R.T             messages of a task's runner; removed if empty
 //! ```
 //!
-//! What is about one cell (`started`, `result`) is removed once its result is recorded: on a network
+//! Files of a single cell (`started`, `result`) are removed once its result is recorded: on a network
 //! file system the time of a listing grows with the number of names.
 
 use std::fmt::Write as _;
@@ -39,28 +39,28 @@ use crate::request_file::RequestFile;
 /// Version 1 had a file for each request.
 const VERSION: u32 = 2;
 
-/// A line of the index: the first byte of a request, and how many bytes it has.
+/// A line of the index: the offset of a request, and its size.
 const INDEX_LINE: usize = 16 + 1 + 8 + 1;
 
-/// What is quoted of a runner's log at most: bytes and lines.
+/// Maximum size of a quotation from a runner's log, in bytes and lines.
 const LOG_QUOTED: u64 = 2048;
 const LOG_LINES: usize = 3;
 
-/// What is in `batch.json`: all that a later process needs to know to collect the results.
+/// The content of `batch.json`: everything that a later process needs to collect the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BatchManifest {
     pub version: u32,
-    /// Names the batch wherever it is asked for.
+    /// Identifies the batch in the scheduler.
     pub key: String,
     pub kind: Kind,
     /// The run of each cell.
     pub runs: Vec<RunId>,
-    /// Cells of one task.
+    /// Number of cells in one task.
     pub pack: usize,
-    /// Tasks at once; 0 for no limit.
+    /// Maximum number of simultaneous tasks; 0 for no limit.
     pub at_once: usize,
-    /// Whether a cell may be run again when a machine was lost under it.
+    /// Whether a cell may be run again if its machine was lost.
     pub repeatable: bool,
     /// The scheduler's own limit for a task, in minutes.
     pub minutes: Option<u64>,
@@ -105,14 +105,14 @@ impl BatchDir {
         &self.dir
     }
 
-    /// The batch that a list of cells belongs to, and the number of its submission.
+    /// The batch that contains a list of cells, and the number of its submission.
     pub fn of_list(list: &Path) -> Option<(Self, usize)> {
         let submission = list.file_name()?.to_str()?.parse().ok()?;
         let dir = list.parent().filter(|dir| dir.ends_with("list"))?.parent()?;
         Some((Self::at(dir), submission))
     }
 
-    /// Makes the directory and all parts of it, for this user only.
+    /// Creates the directory and all parts of it, for this user only.
     pub fn create(&self) -> Result<(), Error> {
         let make = |path: &Path| {
             DirBuilder::new().mode(0o700).create(path).map_err(Error::io("make", path))
@@ -181,7 +181,7 @@ impl BatchDir {
         self.dir.join(format!("tmp/{cell}.{attempt}"))
     }
 
-    /// Where each attempt has a directory of its own.
+    /// Contains a directory for each attempt.
     pub fn scratch_dirs(&self) -> PathBuf {
         self.dir.join("scratch")
     }
@@ -194,25 +194,24 @@ impl BatchDir {
         self.cancel().exists()
     }
 
-    /// Writes down that the submitter cancelled the batch, and because of which signal, if one was
-    /// received.
+    /// Records that the submitter cancelled the batch, and because of which signal, if any.
     pub fn mark_cancelled(&self, signal: Option<i32>) -> Result<(), Error> {
         let text = signal.map_or(String::new(), |signal| signal.to_string());
         write(&self.cancel(), text.as_bytes())
     }
 
-    /// Who cancelled it, if someone did.
+    /// Who cancelled it, if it was cancelled.
     pub fn cancelled_by(&self) -> Option<CancelledBy> {
         let text = fs::read_to_string(self.cancel());
         match text {
             Ok(text) => Some(CancelledBy::Submitter(text.trim().parse().ok())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            // Its contents are not needed to know that it exists.
+            // Its existence suffices.
             Err(_) => self.cancelled().then_some(CancelledBy::Submitter(None)),
         }
     }
 
-    /// When the first attempt at a cell began, if one did.
+    /// The start time of the first attempt at a cell, if any.
     pub fn first_start(&self, cell: usize) -> Result<Option<SystemTime>, Error> {
         let its = self.attempts("started")?.into_iter().filter(|(its, _)| *its == cell);
         Ok(its.filter_map(|(_, path)| fs::metadata(path).ok()?.modified().ok()).min())
@@ -238,7 +237,7 @@ impl BatchDir {
         for file in files {
             let text = to_json(file, &path)?;
             to.write_all(&text).map_err(failed)?;
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             _ = writeln!(index, "{offset:016x} {:08x}", text.len());
             offset += text.len();
         }
@@ -290,8 +289,8 @@ impl BatchDir {
         cells.map_err(|error: ParseIntError| Error::damaged(&path, error))
     }
 
-    /// Whether the result of a cell is recorded. For machines that run it: what cannot be read is
-    /// not known to be done.
+    /// Whether the result of a cell is recorded. For machines that run it: an unreadable entry
+    /// counts as not recorded.
     pub fn is_done(&self, cell: usize) -> bool {
         let mut byte = [0];
         let read = File::open(self.done()).and_then(|file| file.read_at(&mut byte, cell as u64));
@@ -303,7 +302,7 @@ impl BatchDir {
         fs::read(self.done()).unwrap_or_default()
     }
 
-    /// Notes that the results of cells are recorded.
+    /// Marks the results of cells as recorded.
     pub fn mark_done(&self, cells: &[usize]) -> Result<(), Error> {
         let path = self.done();
         let failed = |error| Error::io("write", &path)(error);
@@ -318,7 +317,7 @@ impl BatchDir {
         self.is_done(cell) || self.result(cell).exists()
     }
 
-    /// The last lines that the runner of a task wrote, in one line; `None` if it wrote nothing.
+    /// The last lines of a task's runner, in one line; `None` if it wrote nothing.
     pub fn runner_log(&self, submission: usize, task: usize) -> Option<String> {
         let mut file = File::open(self.log(submission, task)).ok()?;
         let from = file.metadata().ok()?.len().saturating_sub(LOG_QUOTED);
@@ -328,7 +327,7 @@ impl BatchDir {
         let text = String::from_utf8_lossy(&bytes);
         let mut lines = text.lines();
         if from > 0 {
-            // It may begin in the middle.
+            // The first line may be incomplete.
             lines.next();
         }
         let lines: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -336,7 +335,7 @@ impl BatchDir {
         (!last.is_empty()).then(|| last.join("; "))
     }
 
-    /// The bytes that this user can still write to the file system of the batch.
+    /// Free space for this user on the batch's file system, in bytes.
     pub fn free_bytes(&self) -> Result<u64, Error> {
         let failed = |error: rustix::io::Errno| Error::io("look at", &self.dir)(error.into());
         let system = rustix::fs::statvfs(&self.dir).map_err(failed)?;
@@ -349,7 +348,7 @@ impl BatchDir {
         numbers(&path).map_err(Error::io("read", &path))
     }
 
-    /// The submissions that were at least begun, in order.
+    /// The submissions that were started, in order.
     pub fn begun_submissions(&self) -> Result<Vec<usize>, Error> {
         let path = self.dir.join("list");
         let mut submissions = numbers(&path).map_err(Error::io("read", &path))?;
@@ -357,7 +356,7 @@ impl BatchDir {
         Ok(submissions)
     }
 
-    /// The attempts that left something of a cell in one of the parts, with what it is.
+    /// The attempts that left a file of a cell in one of the parts, with its path.
     pub fn attempts(&self, part: &str) -> Result<Vec<(usize, PathBuf)>, Error> {
         let path = self.dir.join(part);
         let failed = |error| Error::io("read", &path)(error);
@@ -386,7 +385,7 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     serde_json::from_slice(&text).map_err(|error| Error::damaged(path, error))
 }
 
-/// Writes a file that is complete and lasts once this returns.
+/// Writes a file; on return it is complete and durable.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let written = || -> io::Result<()> {
         let mut name = path.as_os_str().to_owned();

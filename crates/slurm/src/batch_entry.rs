@@ -1,8 +1,8 @@
-//! Which batches this record is waiting for, so that another process can collect the results when
-//! the submitter died.
+//! The batches that this record is waiting for, so that another process can collect the results if
+//! the submitter dies.
 //!
-//! One file for each, beside the record, made before anything else of the batch and removed when
-//! its last result is recorded. The submitter holds a lock on it for as long as it lives.
+//! One file for each, beside the record, created before anything else of the batch and removed after
+//! its last result is recorded. The submitter holds a lock on it as long as it lives.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::batch_dir;
 use crate::error::Error;
 
-/// What a file says.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BatchEntry {
@@ -25,7 +25,7 @@ pub(crate) struct BatchEntry {
     pub kind: Kind,
     /// The directory of the batch.
     pub dir: PathBuf,
-    /// The name of the shared directory that it is in; entries of earlier releases have none.
+    /// The id of the shared directory that contains it; entries of earlier releases have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<String>,
     /// The run of each cell; entries of earlier releases have none.
@@ -36,12 +36,12 @@ pub(crate) struct BatchEntry {
     pub question: Option<BatchQuestion>,
 }
 
-/// What the runs of a batch answer: a process that asks the same after the submitter died gets the
-/// results.
+/// The question that a batch's runs answer: if the submitter dies, a process that asks the same question
+/// gets the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BatchQuestion {
-    /// Of everything that the answers depend on.
+    /// Of everything that determines the answers.
     #[serde(rename = "topic")]
     pub hash: String,
     /// The loop that the runs belong to.
@@ -57,7 +57,7 @@ impl From<Question> for BatchQuestion {
 /// How long the results of a question can be asked for again.
 const QUESTION_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A batch that this process looks after, and no other.
+/// A batch that only this process takes care of.
 #[derive(Debug)]
 pub(crate) struct OwnedBatch {
     pub entry: BatchEntry,
@@ -71,7 +71,7 @@ fn directory(store: &Path) -> PathBuf {
 }
 
 impl OwnedBatch {
-    /// Begins a batch.
+    /// Creates the entry of a new batch.
     pub(crate) fn begin(store: &Path, entry: BatchEntry) -> Result<Self, Error> {
         let dir = directory(store);
         match fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir) {
@@ -96,7 +96,7 @@ impl OwnedBatch {
         Ok(Self { entry, path, file })
     }
 
-    /// All results are recorded. The entry stays for a while where someone may ask for them again.
+    /// All results are recorded. An entry with a question stays for a while, so that it can be asked again.
     pub(crate) fn release(self) -> Result<(), Error> {
         let old = || {
             let modified = self.file.metadata().and_then(|about| about.modified()).ok()?;
@@ -108,7 +108,7 @@ impl OwnedBatch {
         self.remove()
     }
 
-    /// All results are recorded: nobody needs the entry any more.
+    /// All results are recorded: removes the entry.
     pub(crate) fn remove(self) -> Result<(), Error> {
         fs::remove_file(&self.path).map_err(Error::io("remove", &self.path))
     }
@@ -131,8 +131,8 @@ pub(crate) fn take_abandoned(store: &Path) -> Result<Vec<OwnedBatch>, Error> {
     Ok(owned)
 }
 
-/// What is known of all batches, also of those whose submitter lives. A file that its submitter is
-/// just writing is left out: nothing of that batch is in the record yet.
+/// The entries of all batches, including those with a living submitter. A file that is just being
+/// written is skipped: nothing of that batch is in the record yet.
 pub(crate) fn all(store: &Path) -> Result<Vec<BatchEntry>, Error> {
     let dir = directory(store);
     let files = match fs::read_dir(&dir) {
@@ -171,7 +171,7 @@ fn adopt(path: &Path) -> Result<Option<OwnedBatch>, Error> {
     let mut text = String::new();
     file.rewind().and_then(|()| file.read_to_string(&mut text)).map_err(failed)?;
     let Ok(entry) = serde_json::from_str(&text) else {
-        // Its submitter died while it wrote this, so before anything else was made.
+        // Its submitter died while writing it, before it created anything else.
         fs::remove_file(path).map_err(failed)?;
         return Ok(None);
     };

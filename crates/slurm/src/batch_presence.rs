@@ -1,8 +1,8 @@
-//! Whether the directory of a batch can be seen, and what it means when it cannot.
+//! Whether the directory of a batch is reachable, and what it means if not.
 //!
-//! A directory that is not there says nothing about what was submitted: a network file system can be
-//! away for a moment. Only where the shared directory itself is there, and is the same one, is it
-//! known that the batch was removed from it.
+//! A missing directory says nothing about the submission: a network file system can be
+//! unavailable for a moment. Only if the shared directory itself is present, and is the same one, the batch
+//! was certainly removed from it.
 
 use std::fs;
 use std::io;
@@ -15,17 +15,17 @@ use crate::batch_entry::BatchEntry;
 use crate::error::Unreachable;
 use crate::shared_dir;
 
-/// Where a batch is.
+/// Whether a batch's directory exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchPresence {
     There,
-    /// It may be there again later.
+    /// It may be reachable again later.
     NotReachable(Unreachable),
-    /// Someone removed it, or its description, from the shared directory.
+    /// It, or its manifest, was removed from the shared directory.
     Removed,
 }
 
-/// Looks for a batch.
+/// Checks a batch.
 pub(crate) fn of(entry: &BatchEntry) -> BatchPresence {
     let not_reachable =
         |error: &io::Error| BatchPresence::NotReachable(Unreachable::System(text::plain(error)));
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(of(&entry), BatchPresence::Removed);
         let old = BatchEntry { shared: None, ..entry.clone() };
         assert_eq!(of(&old), BatchPresence::NotReachable(Unreachable::Unknown));
-        // An empty mount point in which someone has begun anew.
+        // An empty mount point with a new id.
         fs::write(shared.join("id"), "two").unwrap();
         assert_eq!(of(&entry), BatchPresence::NotReachable(Unreachable::OtherDirectory));
         fs::remove_dir_all(&shared).unwrap();

@@ -1,10 +1,10 @@
-//! Whether a run on a node was cancelled by the scheduler, and on whose behalf.
+//! Whether the scheduler cancelled a run on a node, and on whose behalf.
 //!
 //! A scheduler signals every process of a task, the innermost first. A shell whose child was killed
 //! that way can continue, and exit with 0, before the runner receives its own signal: an outcome is
 //! final only once it is known that no signal follows. Slurm announces one: it sends CONT to all
-//! processes, for some may be stopped, and only then TERM to all. So only what was announced is
-//! waited for.
+//! processes, because some may be stopped, and then TERM to all. So the runner waits for a signal only
+//! after such an announcement.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::batch_dir::BatchDir;
 use crate::cancelled_by::CancelledBy;
 
-/// How much later than the command the runner may receive its own signal.
+/// Maximum delay between the command's and the runner's signal.
 const SIGNAL_DELAY: Duration = Duration::from_millis(500);
 /// How long after an announcement a signal may follow: a busy machine takes its time.
 const ANNOUNCEMENT_VALID: Duration = Duration::from_secs(10);
 
-/// When the last CONT came, in milliseconds of the clock that never goes back; 0 for never.
+/// When the last CONT arrived, in milliseconds of the monotonic clock; 0 for never.
 static CONTINUED: AtomicI64 = AtomicI64::new(0);
 
 extern "C" fn on_continue(_: i32) {
@@ -33,9 +33,9 @@ fn now() -> i64 {
     time.tv_sec * 1000 + time.tv_nsec / 1_000_000
 }
 
-/// Notices announcements from now on.
+/// Starts to watch for announcements.
 pub(crate) fn watch_for_announcements() {
-    // SAFETY: the handler reads a clock and writes an atomic. Nothing that waits is disturbed.
+    // SAFETY: the handler reads a clock and writes an atomic. SA_RESTART keeps waiting calls undisturbed.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_continue as extern "C" fn(i32) as usize;
@@ -49,7 +49,7 @@ fn announced() -> bool {
     at != 0 && u128::try_from(now() - at).is_ok_and(|ago| ago < ANNOUNCEMENT_VALID.as_millis())
 }
 
-/// Who cancelled the run, if that is why it ended, or if it ended only after that.
+/// Who cancelled the run, if it ended because of that, or after it.
 pub(crate) fn cancelled_by(
     outcome: &Outcome,
     cancel: &Cancel,
@@ -89,7 +89,7 @@ mod tests {
         let quiet = Cancel::new().unwrap();
         assert_eq!(cancelled_by(&well, &quiet, &batch_dir), None);
         watch_for_announcements();
-        // SAFETY: to ourselves; it is handled.
+        // SAFETY: a signal to this process, which has a handler.
         unsafe { libc::raise(libc::SIGCONT) };
         assert!(announced());
         let late = Cancel::new().unwrap();
@@ -101,7 +101,7 @@ mod tests {
             cancelled_by(&well, &late, &batch_dir)
         });
         assert_eq!(by, Some(CancelledBy::SomeoneElse));
-        // Announced, and no signal followed.
+        // Announced, but no signal followed.
         assert_eq!(cancelled_by(&well, &quiet, &batch_dir), None);
         assert_eq!(cancelled_by(&Outcome::TimedOut, &late, &batch_dir), None);
     }

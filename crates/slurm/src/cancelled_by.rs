@@ -2,10 +2,10 @@
 
 use retake_types::{ErrorCode, OutcomeKind, RunError, RunOutcome, signal_name};
 
-/// Who asked for the end of a run.
+/// Who cancelled a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CancelledBy {
-    /// The submitter; because of this signal, if it received one.
+    /// The submitter, because of this signal, if any.
     Submitter(Option<i32>),
     SomeoneElse,
 }
@@ -31,7 +31,7 @@ impl CancelledBy {
         }
     }
 
-    /// The signal that ended it, or would have.
+    /// The signal that terminated it, or would have.
     pub fn signal(&self) -> i32 {
         match self {
             Self::Submitter(Some(signal)) => *signal,
@@ -39,7 +39,7 @@ impl CancelledBy {
         }
     }
 
-    /// Makes it the ending of a run that was cancelled.
+    /// Sets the outcome of a cancelled run.
     pub fn apply(&self, outcome: &mut RunOutcome) {
         let signal = self.signal();
         outcome.kind = OutcomeKind::Cancelled;

@@ -1,4 +1,4 @@
-//! What goes wrong between the submitter, the shared directory and the scheduler.
+//! Errors between the submitter, the shared directory and the scheduler.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ pub enum Error {
     /// Written by another release of retake.
     #[error("{} has version {found}, this retake reads {known}", path.display())]
     Version { path: PathBuf, found: u32, known: u32 },
-    #[error("{} does not lie in a batch, as BATCH/list/N", .0.display())]
+    #[error("{} is not in a batch, as BATCH/list/N", .0.display())]
     NotInBatch(PathBuf),
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -42,14 +42,14 @@ pub enum Error {
     BatchRemoved { dir: PathBuf, runs: u64 },
 }
 
-/// Why a batch is not reachable now.
+/// Why a batch cannot be reached now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
     #[error("the shared directory is not there")]
     NoSharedDir,
     #[error("another directory than the shared one is there now")]
     OtherDirectory,
-    /// The batch is of an earlier release, which did not note which directory it used.
+    /// The batch is of an earlier release, which did not record its shared directory.
     #[error("it is not there")]
     Unknown,
     /// The system's own reason.
@@ -87,7 +87,7 @@ pub enum RemoteRefusal {
     SecretInArgument,
     #[error("stdin: a run on another machine cannot read what is typed here; give a file")]
     InheritedStdin,
-    /// What another machine can confine is not known here.
+    /// How another machine confines commands is unknown here.
     #[error("sandbox: a run on another machine cannot be confined")]
     Sandbox,
 }
@@ -97,7 +97,7 @@ fn listed(refusals: &[RemoteRefusal]) -> impl fmt::Display {
 }
 
 impl Error {
-    /// Whether a file system has no room left.
+    /// Whether a file system is full.
     pub(crate) fn is_full(&self) -> bool {
         let source = match self {
             Self::Io { source, .. } => source,
@@ -107,7 +107,7 @@ impl Error {
         matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
     }
 
-    /// Whether it is about a file or directory below this one.
+    /// Whether the error concerns a file or directory below this one.
     pub(crate) fn is_below(&self, dir: &Path) -> bool {
         matches!(self, Self::Io { path, .. } if path.starts_with(dir))
     }

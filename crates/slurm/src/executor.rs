@@ -1,4 +1,4 @@
-//! Runs of a loop, or one run alone, on the machines of a Slurm cluster.
+//! Executes the runs of a loop, or a single run, on a Slurm cluster.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,11 +24,11 @@ use crate::shared_dir::SharedDir;
 use crate::slurm_commands::{self, SiteLimits, SlurmTarget};
 use crate::slurm_programs::SlurmPrograms;
 
-/// Runs in one batch: while it is written nothing is collected, and nodes may be idle.
+/// Maximum number of runs in a batch: while it is written nothing is collected, and nodes may be idle.
 const LARGEST_BATCH: usize = 1000;
-/// Runs under way at once.
+/// Maximum number of active runs.
 const MOST_UNDER_WAY: usize = 10_000;
-/// The pause while no batch is under way.
+/// The pause without an active batch.
 const IDLE: Duration = Duration::from_millis(10);
 
 /// Submits runs in batches, and imports their results.
@@ -38,21 +38,21 @@ pub struct SlurmExecutor {
     notify: Notify,
     repeatable: bool,
     processors: bool,
-    /// What the next submission belongs to.
+    /// The question and loop of the next submission.
     asked: Option<Asked>,
     batches: Vec<SubmittedBatch>,
     /// The entries of batches whose results may still be asked for again.
     collected: Vec<OwnedBatch>,
-    /// What the site allows, once it was asked.
+    /// The limits of the site, once known.
     site: Option<SiteLimits>,
-    /// A signal asked for the end, and Slurm does not answer.
+    /// A signal arrived, and Slurm does not answer.
     unanswered: bool,
     outage: SchedulerOutage,
 }
 
 struct Asked {
     question: Question,
-    /// The key of the batch that will have the input.
+    /// The key of the batch that will get the input.
     key: String,
     input: Vec<u8>,
 }
@@ -64,7 +64,7 @@ struct SubmittedBatch {
 }
 
 impl SlurmExecutor {
-    /// `target` is what a person names: `slurm`, or `slurm:PARTITION`.
+    /// `target` as the user gives it: `slurm`, or `slurm:PARTITION`.
     pub fn new(target: &str, config: &SlurmConfig, notify: Notify) -> Result<Self, Error> {
         Ok(Self {
             target: SlurmTarget::parse(target, config)?,
@@ -81,15 +81,15 @@ impl SlurmExecutor {
         })
     }
 
-    /// A run that has started is not started again when its machine is lost.
+    /// A run that has started is not started again if its machine is lost.
     #[must_use]
     pub fn not_repeatable(mut self) -> Self {
         self.repeatable = false;
         self
     }
 
-    /// Each run is a task of its own, asks for this many processors and gets to know how many it
-    /// has, in [`PROCESSORS_VARIABLE`](crate::request_file::PROCESSORS_VARIABLE).
+    /// Makes each run a task of its own with this many processors; the run gets their actual number
+    /// in [`PROCESSORS_VARIABLE`](crate::request_file::PROCESSORS_VARIABLE).
     #[must_use]
     pub fn with_processors(mut self, count: Option<u16>) -> Self {
         self.target.pack = 1;
@@ -107,12 +107,12 @@ impl SlurmExecutor {
         &self.target
     }
 
-    /// Where the one run is that is under way.
+    /// The state of the single active run.
     pub fn state(&self) -> Option<&CellState> {
         self.batches.first().and_then(|submitted| submitted.batch.states().next())
     }
 
-    /// What the site allows. Asked once: a controller that is away later is waited for.
+    /// The limits of the site. Queried once: later a controller that is unavailable is waited for.
     fn site_limits(&mut self, worker: &mut Worker) -> Result<SiteLimits, Error> {
         match self.site {
             Some(site) => Ok(site),
@@ -146,12 +146,12 @@ impl RemoteExecutor for SlurmExecutor {
     }
 
     fn capacity(&self) -> usize {
-        // The input of a question lies in one batch.
+        // The input of a question is part of one batch.
         if self.asked.is_some() {
             return usize::MAX;
         }
         let pack = self.target.pack.max(1);
-        // Others use the controller, too.
+        // Leave room for others who use the controller.
         let jobs = self.site.and_then(|site| site.jobs).map(|jobs| (jobs / 2).max(1));
         let at_once = Some(self.target.max_in_flight).filter(|limit| *limit > 0);
         let limits = [jobs.map(|jobs| jobs.saturating_mul(pack)), at_once];
@@ -262,7 +262,7 @@ impl RemoteExecutor for SlurmExecutor {
     }
 
     fn lock_shared(&self) -> Result<Option<File>, Error> {
-        // What a submission makes there under the same lock: it may come while this one is held.
+        // Copied before the lock is taken, which the submission would need for it.
         self.shared.program()?;
         self.shared.id()?;
         self.shared.lock().map(Some)

@@ -1,12 +1,12 @@
-//! The state of a cell that has no result, by what the scheduler says of its task, and what to do
-//! about one that will have none.
+//! The state of a cell without a result, derived from the scheduler's row of its task, and what to do
+//! about a cell that will have none.
 //!
-//! Pure: no process, clock or file. The result of a cell is its result file; this only decides
+//! Pure: no process, clock or file. A cell's result is its result file; this module only decides
 //! whether one can still be expected.
 
 use crate::slurm_commands::{NO_SHARED_DIR, SHARED_DIR_FULL, TaskRow};
 
-/// What the scheduler's row means.
+/// The meaning of the scheduler's row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JobState {
     Queued,
@@ -19,28 +19,28 @@ pub(crate) enum JobState {
     NeverRuns {
         reason: String,
     },
-    /// Its task is over. A result may still be on its way.
+    /// Its task has ended. A result may not be visible yet.
     Over(JobEnd),
-    /// The scheduler says nothing of it.
+    /// The scheduler does not know it.
     Unknown,
 }
 
-/// How a task ended that left no result.
+/// How a task without a result ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JobEnd {
     Cancelled,
-    /// The scheduler's own limit, which is later than ours.
+    /// The scheduler's own limit, which is later than retake's.
     TimedOut,
     OutOfMemory,
-    /// The shared directory had no room for a result. Another try would have none either.
+    /// The shared directory had no space for a result. Another attempt would fail, too.
     DirectoryFull,
-    /// The machine, the scheduler or the runner failed: nothing is known of the command.
+    /// The machine, the scheduler or the runner failed: the command's outcome is unknown.
     Lost {
         why: String,
     },
 }
 
-/// Reasons to wait that no other job's end removes.
+/// Reasons for waiting that do not go away when other jobs end.
 const NEVER_RUNS: [&str; 12] = [
     "PartitionConfig",
     "PartitionNodeLimit",
@@ -63,7 +63,7 @@ impl JobState {
 }
 
 fn job_state(row: &TaskRow) -> JobState {
-    // A state can have remarks: `CANCELLED by 0`.
+    // A state can have a suffix: `CANCELLED by 0`.
     let state = row.state.split([' ', '+']).next().unwrap_or_default();
     let on = || row.node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
     let lost = |why: String| JobState::Over(JobEnd::Lost { why });
@@ -93,7 +93,7 @@ fn job_state(row: &TaskRow) -> JobState {
         "FAILED" => lost(format!("the runner failed{} ({})", on(), status(row.status))),
         "NODE_FAIL" | "BOOT_FAIL" | "LAUNCH_FAILED" => lost(format!("the node failed{}", on())),
         "PREEMPTED" => lost(format!("it was preempted by another job{}", on())),
-        // A state of a later release of Slurm: not known to be over.
+        // A state of a later release of Slurm: not known to have ended.
         _ => JobState::Queued,
     }
 }
@@ -105,22 +105,22 @@ fn status(raw: i32) -> String {
     }
 }
 
-/// What is known of a cell beside its row.
+/// Facts about a cell besides its row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CellHistory {
     /// A machine has started it.
     pub started: bool,
-    /// It was seen in the queue, and others of its submission are still known.
+    /// It was in the queue, and others of its submission are still known.
     pub vanished_from_queue: bool,
     /// The submitter cancelled it.
     pub cancelled: bool,
-    /// It may be run once more although it has begun.
+    /// It may be run again although it has begun.
     pub repeatable: bool,
     /// How often it was lost before.
     pub losses: u32,
 }
 
-/// What to do about a cell whose task is over, or unknown, and whose result did not come in time.
+/// What to do about a cell whose task ended, or is unknown, and whose result did not arrive in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
     SubmitAgain {
@@ -128,7 +128,7 @@ pub(crate) enum Resolution {
     },
     /// By the submitter.
     Cancelled,
-    /// By someone else.
+    /// By another user or an administrator.
     CancelledOutside,
     TimedOut,
     OutOfMemory,
@@ -138,7 +138,7 @@ pub(crate) enum Resolution {
     },
 }
 
-/// How often a cell is submitted at most.
+/// Maximum number of submissions of a cell.
 pub(crate) const MAX_TRIES: u32 = 3;
 
 pub(crate) fn resolve(end: Option<&JobEnd>, history: CellHistory) -> Resolution {
@@ -162,7 +162,7 @@ pub(crate) fn resolve(end: Option<&JobEnd>, history: CellHistory) -> Resolution 
             tries: history.losses + 1,
         },
         Some(JobEnd::Lost { why }) => lost(why),
-        // Tasks that are cancelled before they begin leave no trace.
+        // Pending tasks that are cancelled leave no trace.
         None if history.vanished_from_queue && !history.started && !history.cancelled => {
             Resolution::CancelledOutside
         }
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(resolve(Some(&end), known(true, true, 0)), again);
         assert_eq!(resolve(Some(&end), known(true, true, 1)), again);
         assert_eq!(resolve(Some(&end), known(true, true, 2)), lost(3));
-        // What may not be repeated is repeated only if it never began.
+        // A run that may not be repeated is repeated only if it never began.
         assert_eq!(resolve(Some(&end), known(false, false, 0)), again);
         assert_eq!(resolve(Some(&end), known(true, false, 0)), lost(1));
     }

@@ -1,16 +1,16 @@
 //! Runs on other machines, through Slurm.
 //!
-//! What is to be run is written as a request file ([`request_file`]) into a directory that every
+//! A run is written as a request file ([`request_file`]) into a directory that every
 //! machine sees ([`batch_dir`]); its intent is committed to the record before the scheduler gets it.
 //! The machine that the scheduler chooses executes it with the same engine as everywhere ([`node`])
 //! and links one complete result into place ([`result_file`]): the first one counts, later ones are
 //! kept beside it. The submitter, or a later process, imports results into the record exactly once
-//! ([`batch`], [`abandoned_batches`]). What the scheduler says ([`slurm_commands`]) decides only how
-//! long to wait, and what to record of a run that will never have a result ([`job_state`]): then the
-//! submitter publishes one itself, in the same way as a machine would.
+//! ([`batch`], [`abandoned_batches`]). The scheduler's answers ([`slurm_commands`]) only decide how
+//! long to wait, and what to record for a run that will never have a result ([`job_state`]): the
+//! submitter then publishes one itself, in the same way as a machine would.
 //!
-//! A loop uses all of this as [`SlurmExecutor`]. Nothing here schedules, and no machine but the
-//! submitter's touches the record.
+//! A loop uses all of this as [`SlurmExecutor`]. This crate does not schedule, and only the
+//! submitter's machine accesses the record.
 
 pub mod abandoned_batches;
 mod batch;

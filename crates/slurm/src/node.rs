@@ -1,8 +1,8 @@
 //! Executes the cells of a task on the machine that the scheduler chose, and leaves one complete
 //! result for each.
 //!
-//! The record is not touched here. A run that is asked to stop has the result `cancelled` only if
-//! its submitter cancelled it: a scheduler also stops what it is going to start again on another
+//! Does not access the record. A run that is told to stop has the result `cancelled` only if
+//! its submitter cancelled it: a scheduler also stops tasks that it will start again on another
 //! machine, and then the later attempt must be able to count.
 
 use std::collections::HashSet;
@@ -39,35 +39,35 @@ use crate::shared_dir;
 use crate::slurm_commands::SHARED_DIR_FULL;
 use crate::watched_work::cancelled_when;
 
-/// How often an attempt looks whether its result is still wanted.
+/// How often an attempt checks whether its result is still wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A command is not started where its result would have less room than this.
+/// A command is not started if there is less free space than this for its result.
 const ROOM_FOR_RESULT: u64 = 256 * 1024;
-/// How long a shared directory that is away is waited for when a result is ready.
+/// How long to wait for an unavailable shared directory when a result is ready.
 const AWAY_AT_MOST: Duration = Duration::from_secs(600);
 
-/// The words of the front end.
+/// The messages of the front end.
 pub struct NodeWords<'a> {
     /// A reason of a refusal, as it is recorded.
     pub refusal: &'a dyn Fn(&RefusalReason) -> String,
-    /// A cell that has no result because of this error.
+    /// Reports that a cell has no result because of this error.
     pub failed: &'a dyn Fn(usize, &Error),
     pub notify: Notify,
 }
 
-/// What became of the cells of a task.
+/// The outcome of a task's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEnd {
     /// Each has a result.
     AllHaveResults,
     /// Some have none: the runner failed.
     Failed,
-    /// The shared directory has no room for results.
+    /// The shared directory has no space for results.
     DirectoryFull,
 }
 
 impl NodeEnd {
-    /// What the task tells the scheduler, and through it the submitter.
+    /// The exit code for the scheduler, and through it for the submitter.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::AllHaveResults => 0,
@@ -77,7 +77,7 @@ impl NodeEnd {
     }
 }
 
-/// The cells of a task: a part of a list of cells, which lies in its batch.
+/// The cells of a task: a part of the list of a batch.
 #[derive(Clone, Debug)]
 pub struct NodeTask {
     batch_dir: BatchDir,
@@ -86,7 +86,7 @@ pub struct NodeTask {
 }
 
 impl NodeTask {
-    /// Task `number` of those that the list has, with `pack` cells in each.
+    /// Task `number` of a list, with `pack` cells in each task.
     pub fn read(list: &Path, number: usize, pack: usize) -> Result<Self, Error> {
         let path = std::path::absolute(list).map_err(Error::io("find", list))?;
         let (batch_dir, submission) =
@@ -136,7 +136,7 @@ pub fn execute(task: &NodeTask, words: &NodeWords<'_>) -> io::Result<NodeEnd> {
         match continued {
             Ok(Continue::WithNext) => {}
             Ok(Continue::No) => break,
-            // The next ones would run in vain where there is no room.
+            // Without space, running the next ones is pointless.
             Err(error) if note(*cell, &error) == NodeEnd::DirectoryFull => break,
             Err(_) => {}
         }
@@ -145,11 +145,11 @@ pub fn execute(task: &NodeTask, words: &NodeWords<'_>) -> io::Result<NodeEnd> {
         note(task.cells.last().copied().unwrap_or_default(), &error);
     }
     drop(keeper);
-    // Nobody needs a file for each task that says nothing.
+    // An empty log file for each task would only be clutter.
     if end == NodeEnd::AllHaveResults
         && std::fs::metadata(&task.log).is_ok_and(|log| log.len() == 0)
     {
-        // The batch may be gone with its last result.
+        // The batch may be removed with its last result.
         _ = std::fs::remove_file(&task.log);
     }
     Ok(end)
@@ -163,7 +163,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(PartialEq, Eq)]
 enum Continue {
     WithNext,
-    /// The scheduler ends this task.
+    /// The scheduler is ending this task.
     No,
 }
 
@@ -185,7 +185,7 @@ impl Attempt<'_> {
         ResultFile::new(&self.batch_dir.temporary(self.cell, self.name()))
     }
 
-    /// Leaves the result, which is published soon.
+    /// Adds the result, which is published soon.
     fn add(
         &self,
         result: ResultFile,
@@ -198,7 +198,7 @@ impl Attempt<'_> {
 
     /// A result without any output.
     fn leave(&self, intent: &Redacted<Intent>, outcome: RunOutcome) -> Result<Continue, Error> {
-        // Nothing ran, so no value of this machine is in it.
+        // Nothing ran, so it contains no value of this machine.
         let outcome = Redacted::new(outcome, &mut Redactor::shapes());
         self.add(self.new_result(), intent, outcome)
     }
@@ -281,7 +281,7 @@ fn execute_one(
     });
     if let Some(watch) = watch {
         attempt.ran_on.environment = machine::environment();
-        // The scheduler's name for it, which is what people know.
+        // The name that the scheduler uses, which people know.
         let host = MatrixLoopPlan::HOST.to_owned();
         attempt.ran_on.environment.insert(host, node);
         attempt.ran_on.disturbances = disturbances(&watch, task, &keepers);
@@ -295,8 +295,8 @@ fn execute_one(
     continued
 }
 
-/// What disturbed a run. A short one says nothing about the load by itself; then everything counts
-/// since this task began.
+/// What disturbed a run. A short run says little about the load; then everything since the beginning of
+/// this task counts.
 fn disturbances(run: &MachineWatch, task: &MachineWatch, keepers: &[i32]) -> Vec<Disturbance> {
     let watch = if run.is_long_enough() { run } else { task };
     let mut found = watch.so_far(keepers, 1);
@@ -307,7 +307,7 @@ fn disturbances(run: &MachineWatch, task: &MachineWatch, keepers: &[i32]) -> Vec
     found
 }
 
-/// Leaves the result of a run that is over.
+/// Adds the result of a run that has ended.
 fn finish(
     attempt: &Attempt<'_>,
     file: &RequestFile,
@@ -316,7 +316,7 @@ fn finish(
     cancel: &Cancel,
 ) -> Result<Continue, Error> {
     let Attempt { batch_dir, cell, ran_on, .. } = attempt;
-    // Without a scheduler nobody starts it again: its outcome is final.
+    // Without a scheduler it will not be started again: its outcome is final.
     let cancelled = cancellation::cancelled_by(&executed.result.outcome, cancel, batch_dir)
         .filter(|by| *by != CancelledBy::SomeoneElse || is_scheduled());
     let outcome = &mut executed.outcome;
@@ -336,11 +336,11 @@ fn finish(
         std::fs::rename(from, &to).map_err(Error::io("keep", &to))?;
         return Ok(Continue::No);
     }
-    // If the submitter cancelled it, the next ones are left as cancelled, too.
+    // If the submitter cancelled it, the next cells are recorded as cancelled, too.
     attempt.add(written, &file.intent, outcome)
 }
 
-/// The variables that only this machine can know.
+/// Variables whose values only this machine knows.
 fn own_variables<'a>(file: &RequestFile, scratch: Option<&ScratchDir>) -> Vec<(&'a str, OsString)> {
     let mut own: Vec<(&str, OsString)> = Vec::new();
     if let Some(scratch) = scratch {
@@ -354,12 +354,12 @@ fn own_variables<'a>(file: &RequestFile, scratch: Option<&ScratchDir>) -> Vec<(&
     own
 }
 
-/// Whether a scheduler started this process, which may have its own reasons to stop it.
+/// Whether a scheduler started this process, which may stop it for reasons of its own.
 fn is_scheduled() -> bool {
     std::env::var_os("SLURM_JOB_ID").is_some()
 }
 
-/// The machine, what the scheduler calls this task, and which attempt it is.
+/// The machine, the scheduler's name of this task, and the number of the attempt.
 fn ran_on() -> RanOn {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let job = match (variable("SLURM_ARRAY_JOB_ID"), variable("SLURM_ARRAY_TASK_ID")) {
@@ -384,28 +384,28 @@ fn ran_on() -> RanOn {
     }
 }
 
-/// Does the work, and asks for its end once its result is no longer wanted: a scheduler that lost
-/// sight of a machine cannot stop what runs there.
+/// Runs `work`, and cancels it once its result is no longer wanted: a scheduler that lost
+/// contact with a machine cannot stop its processes.
 fn while_wanted<T>(attempt: &Attempt<'_>, cancel: &Cancel, work: impl FnOnce() -> T) -> T {
     let Attempt { batch_dir, cell, pending, .. } = attempt;
     let unwanted = || {
-        // Results of short cells do not wait for a long one. What fails here is tried again, and
-        // reported, when the task ends.
+        // Results of short cells do not wait for a long one. An error is retried, and reported, when the task
+        // ends.
         _ = lock(pending).publish_if_due();
         batch_dir.cancelled() || batch_dir.has_result(*cell) || is_removed(batch_dir)
     };
     cancelled_when(unwanted, LOOK_EVERY, cancel, work)
 }
 
-/// Whether the batch was removed: its shared directory can be seen without it. One that cannot be
-/// seen may be away for a moment.
+/// Whether the batch was removed: its shared directory is visible without it. A missing shared directory
+/// may be unavailable for a moment.
 fn is_removed(batch_dir: &BatchDir) -> bool {
     let shared = batch_dir.path().parent().and_then(Path::parent);
     !batch_dir.results().exists()
         && shared.is_some_and(|dir| matches!(shared_dir::read_id(dir), Ok(Some(_))))
 }
 
-/// Waits until the batch can be seen, or was removed, or nobody wants its results.
+/// Waits until the batch is visible, or was removed, or its results are no longer wanted.
 fn wait_until_seen(batch_dir: &BatchDir, cancel: &Cancel) {
     let until = Instant::now() + AWAY_AT_MOST;
     while !batch_dir.results().exists()

@@ -1,8 +1,8 @@
-//! Results that are complete and not published yet.
+//! Results that are complete but not published yet.
 //!
 //! Cells of one task that end soon after each other share a file: on a network file system a file
-//! costs more than what is in it. It is published under the name of its first cell when the task
-//! ends, or a second after the last one was. What is lost with its machine until then runs again.
+//! costs more than its content. It is published under the name of its first cell when the task
+//! ends, or a second after the last publication. Results lost with their machine before that run again.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -21,10 +21,10 @@ use crate::result_file::{self, Published};
 
 /// How long a result may wait for others.
 const WAIT_AT_MOST: Duration = Duration::from_secs(1);
-/// A file of this size is published, however soon.
+/// A file of this size is published immediately.
 const LARGEST: u64 = 1 << 20;
 
-/// The results of an attempt that wait for each other.
+/// The pending results of an attempt.
 pub(crate) struct PendingResults {
     batch_dir: BatchDir,
     attempt: String,
@@ -45,7 +45,7 @@ impl PendingResults {
         Self { batch_dir, attempt, open: None, published_at: Instant::now() }
     }
 
-    /// Adds the result of a cell. One that cannot be written leaves the others as they are.
+    /// Adds the result of a cell. If it cannot be written, the others stay intact.
     pub(crate) fn add(
         &mut self,
         cell: usize,
@@ -69,7 +69,7 @@ impl PendingResults {
             }
             Err(error) => {
                 if open.cells.is_empty() {
-                    // Nothing is in it.
+                    // The file is empty.
                     _ = fs::remove_file(&open.path);
                     self.open = None;
                 }
@@ -78,7 +78,7 @@ impl PendingResults {
         }
     }
 
-    /// Publishes what waits, if it has waited long enough or is large.
+    /// Publishes pending results if they have waited long enough or are large.
     pub(crate) fn publish_if_due(&mut self) -> Result<(), Error> {
         let large = self.open.as_ref().is_some_and(|open| open.length >= LARGEST);
         match large || self.published_at.elapsed() >= WAIT_AT_MOST {
@@ -87,18 +87,18 @@ impl PendingResults {
         }
     }
 
-    /// Publishes what waits.
+    /// Publishes pending results.
     pub(crate) fn publish(&mut self) -> Result<(), Error> {
         self.published_at = Instant::now();
         let Some(open) = self.open.take() else { return Ok(()) };
         let synced = open.file.sync_data().map_err(Error::io("write", &open.path));
         if let Err(error) = synced {
-            // Kept for the next try.
+            // Kept for the next attempt.
             self.open = Some(open);
             return Err(error);
         }
         // Another attempt may have published a result under the first name, without all of these
-        // cells. Who collects them takes each cell once.
+        // cells. The collector takes each cell once.
         for cell in &open.cells {
             match result_file::link_first(&open.path, &self.batch_dir.result(*cell))? {
                 Published::First => {
@@ -127,11 +127,11 @@ impl OpenFile {
             .finish(intent, outcome, &mut to)
             .map_err(Error::from)
             .and_then(|()| to.flush().map_err(failed));
-        // A failed writer would write the rest when it is dropped.
+        // Dropping a failed writer would write the rest.
         drop(to.into_parts());
         let ended = match written {
             Ok(()) => (&self.file).stream_position(),
-            // What was written of it is no result.
+            // Discard the incomplete result.
             Err(_) => self
                 .file
                 .set_len(self.length)
@@ -148,7 +148,7 @@ pub(crate) fn published_runs(batch_dir: &BatchDir, cells: &[usize]) -> HashSet<R
     files.filter_map(|path| runs_in(&path)).flatten().collect()
 }
 
-/// The runs in a file of results; `None` if it cannot be read, which who collects it will find out.
+/// The runs in a result file; `None` if it cannot be read, which the collector will report.
 fn runs_in(path: &Path) -> Option<Vec<RunId>> {
     #[derive(Deserialize)]
     struct Line {

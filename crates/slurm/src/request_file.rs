@@ -1,8 +1,8 @@
 //! A request as a file that another machine executes.
 //!
-//! Secrets are in it by name only: the machine that executes it takes their values from its own
-//! environment, or refuses. The configuration that shapes the run is in it, since the other machine
-//! may have another one.
+//! It contains secrets by name only: the executing machine takes their values from its own
+//! environment, or refuses. It contains the configuration that affects the run, because the other machine
+//! may have a different one.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -21,11 +21,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, RemoteRefusal};
 
-/// Raised when another release of retake could misread a file. Version 1 was not a [`RunRequest`], version
+/// Increased if another release of retake could misread a file. Version 1 was not a [`RunRequest`], version
 /// 2 did not count secrets by name.
 const VERSION: u32 = 3;
 
-/// Tells a run that may use all of them how many processors the scheduler gave it.
+/// The number of processors that the scheduler assigned, for a run that may use all of them.
 pub const PROCESSORS_VARIABLE: &str = "RETAKE_PROCESSORS";
 
 /// Everything that a machine needs to execute one run.
@@ -33,7 +33,7 @@ pub const PROCESSORS_VARIABLE: &str = "RETAKE_PROCESSORS";
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestFile {
     pub version: u32,
-    /// As it is in the record, without secrets.
+    /// As recorded, without secrets.
     pub intent: Redacted<Intent>,
     /// The request with the environment of the machine that wrote it, and secrets by name.
     pub request: RunRequest,
@@ -44,7 +44,7 @@ pub struct RequestFile {
     /// The run gets the number of its processors in [`PROCESSORS_VARIABLE`].
     #[serde(default)]
     pub processors: bool,
-    /// What `track` and `tests` of the request need of the project's configuration.
+    /// The project's configuration for `track` and `tests` of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tracking_ignore: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -68,7 +68,7 @@ impl RequestFile {
         if !refusals.is_empty() {
             return Err(refusals);
         }
-        // Even where the record may hold a secret, the shared directory may not.
+        // Even if the record may contain a secret, the shared directory may not.
         let secret = |name: &OsStr, value: &OsStr| {
             is_secret(&name.to_string_lossy(), &prepared.request, &context.redaction)
                 || leaks(value)
@@ -94,7 +94,7 @@ impl RequestFile {
             }
         }
         environment.base = Some(base);
-        // The other machine need not have a secret that the command does not get.
+        // The other machine does not need a secret that the command does not get.
         let sent = &environment.from_host;
         request.redaction.secrets.retain(|name| sent.contains(name));
         Ok(Self {
@@ -110,7 +110,7 @@ impl RequestFile {
         })
     }
 
-    /// Reads the contents of a file; `path` is for the error.
+    /// Parses the contents of a file; `path` is for the error.
     pub fn read(path: &Path, text: &[u8]) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -124,14 +124,14 @@ impl RequestFile {
         serde_json::from_slice(text).map_err(damaged)
     }
 
-    /// How long the run may take with everything around it; `None` for one without a timeout.
+    /// Maximum duration of the run, including overhead; `None` without a timeout.
     pub fn longest(&self) -> Option<Duration> {
         let grace = self.request.grace_ms.map_or(self.execution.grace, Duration::from_millis);
         Some(self.request.timeout()?.saturating_add(grace))
     }
 
-    /// The run as this machine can execute it, and its context. `own` are variables that only this
-    /// machine can know.
+    /// The run as this machine can execute it, and its context. `own` are variables whose values only this
+    /// machine knows.
     pub fn prepare(
         &self,
         own: &[(&str, OsString)],
@@ -160,7 +160,7 @@ impl RequestFile {
     }
 }
 
-/// What is not tracked: as configured, and the record, which the other machine does not know.
+/// Files that are not tracked: as configured, and the record, whose location the other machine does not know.
 fn tracking_ignore(prepared: &PreparedRun, context: &RunContext) -> Vec<String> {
     let Some(root) = &prepared.request.effects.track else { return Vec::new() };
     let mut ignored = context.tracking_ignore.clone();
@@ -299,7 +299,7 @@ mod tests {
         let Some(home) = std::env::var_os("HOME") else { return };
         let prepared = prepare(&file).unwrap();
         assert!(prepared.command.launch().environment.contains(&("HOME", home).into()));
-        // A secret that the command does not get is not asked of the machine.
+        // A secret that the command does not get is not required on the machine.
         file = self::file(|request| {
             request.environment.unset.push("HOME".into());
             request.redaction.secrets.push("HOME".to_owned());

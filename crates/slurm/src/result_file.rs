@@ -1,7 +1,7 @@
-//! The one result file of a cell.
+//! The result file of a cell.
 //!
 //! A result is written under a temporary name and synced, then linked to its final name. Only one
-//! process succeeds in making that link, on every file system; a later result is kept beside it.
+//! process succeeds in creating that link, on every file system; a later result is kept beside it.
 
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
@@ -49,12 +49,12 @@ pub(crate) fn bytes(
     outcome: Redacted<RunOutcome>,
 ) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
-    // No output, so no file beside it.
+    // Without output there is no file beside it.
     ResultFile::new(Path::new("")).finish(intent, outcome, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Makes the written result the one of its cell, unless there is one already.
+/// Makes the written result that of its cell, unless there is one already.
 pub(crate) fn publish(
     batch_dir: &BatchDir,
     cell: usize,
@@ -73,8 +73,8 @@ pub(crate) fn publish(
     Ok(published)
 }
 
-/// Links a file to a name that only one process gets. Over a network the answer to a link that was
-/// made can be lost and the repeated call fails, so after an error the file itself is examined.
+/// Links a file to a name that only one process gets. Over a network the answer to a successful link
+/// can be lost so that the repeated call fails; after an error the file itself is examined.
 pub(crate) fn link_first(from: &Path, to: &Path) -> Result<Published, Error> {
     match fs::hard_link(from, to) {
         Ok(()) => Ok(Published::First),
@@ -94,7 +94,7 @@ fn examine_link(from: &Path, to: &Path, error: io::Error) -> Result<Published, E
     }
 }
 
-/// Reads a result, and keeps apart why it could not be read.
+/// Reads a result, and remembers why it could not be read.
 pub(crate) struct ResultReader {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
@@ -113,7 +113,7 @@ impl Read for ResultReader {
     }
 }
 
-/// The ending of a run of which nothing but its outcome is known.
+/// The ending of a run of which only the outcome is known.
 pub(crate) fn bare_ending(outcome: &Outcome, ran_on: RanOn) -> RunOutcome {
     RunOutcome { ran_on: Some(ran_on), ..RunOutcome::bare(outcome, Timestamp::now()) }
 }

@@ -1,5 +1,5 @@
-//! Whether the scheduler answers, as far as people are concerned. It is one scheduler for all batches: the
-//! one that met the error may be done before anything is asked again.
+//! Whether the scheduler answers, as reported to the user. There is one scheduler for all batches: the
+//! batch that got the error may be done before the next query.
 
 use retake_runner::notice::RemoteNotice;
 
@@ -11,7 +11,7 @@ pub(crate) struct SchedulerOutage {
 }
 
 impl SchedulerOutage {
-    /// Whether people are to see this: an outage is said once, for as long as it lasts.
+    /// Whether to show this notice: an outage is reported once.
     pub(crate) fn is_news(&mut self, notice: &RemoteNotice) -> bool {
         match notice {
             RemoteNotice::SchedulerFails(_) => !std::mem::replace(&mut self.fails, true),
@@ -19,7 +19,7 @@ impl SchedulerOutage {
         }
     }
 
-    /// That it is over, once, if the last program that was run got its answer.
+    /// Returns the notice that the outage is over, once, if the last program succeeded.
     pub(crate) fn end(&mut self, programs: &SlurmPrograms<'_>) -> Option<RemoteNotice> {
         if !programs.last_succeeded {
             return None;

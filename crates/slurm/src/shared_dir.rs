@@ -1,6 +1,6 @@
-//! The directory that every machine sees: where batches live, and the program that runs them.
+//! The directory that every machine sees: it contains batches, and the program that runs them.
 //!
-//! The program is put there once for each build, so that a machine without retake has it and an
+//! The program is copied there once for each build, so that a machine without retake has it and an
 //! upgrade in the middle of a batch changes nothing.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -13,10 +13,10 @@ use retake_types::{RunId, text};
 use crate::batch_dir::{self, BatchDir};
 use crate::error::{Error, SharedDirError};
 
-/// The file that names a shared directory.
+/// The file with the id of a shared directory.
 const ID: &str = "id";
 
-/// The name of a shared directory; `None` for a directory that has none.
+/// The id of a shared directory, if it has one.
 pub(crate) fn read_id(shared: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(shared.join(ID)) {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|id| !id.is_empty())),
@@ -25,8 +25,8 @@ pub(crate) fn read_id(shared: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// A path in which `~` and variables (`$NAME`, `${NAME}`) have their values; the name of one that has
-/// none.
+/// Expands `~` and variables (`$NAME`, `${NAME}`) in a path; the error names a variable without a
+/// value.
 fn expand(text: &str, value: impl Fn(&str) -> Option<String>) -> Result<PathBuf, String> {
     let found = |name: &str| value(name).filter(|value| !value.is_empty()).ok_or(name.to_owned());
     let mut path = String::new();
@@ -59,8 +59,8 @@ pub struct SharedDir {
 }
 
 impl SharedDir {
-    /// The configured directory. It must be there: one that is not may be a file system that is not
-    /// mounted, and what is made in its place would be seen by nobody else.
+    /// The configured directory. It must exist: a missing one may be a file system that is not
+    /// mounted, and a directory created in its place would not be visible elsewhere.
     pub fn new(configured: Option<&str>) -> Result<Self, Error> {
         let configured = configured.ok_or(Error::NoSharedDir)?;
         let dir = expand(configured, |name| std::env::var(name).ok()).map_err(|variable| {
@@ -98,8 +98,8 @@ impl SharedDir {
         Ok(shared)
     }
 
-    /// Tells this directory from another one that is found under the same name, such as an empty
-    /// mount point. Made on first use.
+    /// Distinguishes this directory from another one at the same path, such as an empty
+    /// mount point. Created on first use.
     pub(crate) fn id(&self) -> Result<String, Error> {
         let path = self.dir.join(ID);
         if let Some(id) = read_id(&self.dir).map_err(Error::io("read", &path))? {
@@ -122,7 +122,7 @@ impl SharedDir {
         BatchDir::at(&self.batches().join(key))
     }
 
-    /// Where the worktrees of a project are on every machine.
+    /// The location of a project's worktrees on every machine.
     pub fn worktrees(&self, project: &Path) -> PathBuf {
         let name = blake3::hash(project.as_os_str().as_encoded_bytes()).to_hex();
         self.dir.join("worktrees").join(&name[..16])
@@ -163,9 +163,9 @@ impl SharedDir {
         Ok(there)
     }
 
-    /// The exclusive right to make something in here, until dropped. `flock` is enough: since Linux
+    /// The exclusive right to create something in this directory, until dropped. `flock` suffices: since Linux
     /// 2.6.12 an NFS client passes it on to the server as a lock on the whole file, so it holds
-    /// between machines too.
+    /// between machines, too.
     pub fn lock(&self) -> Result<File, Error> {
         let path = self.dir.join("lock");
         let failed = |error| Error::io("lock", &path)(error);
@@ -180,7 +180,7 @@ impl SharedDir {
         loop {
             match file.lock() {
                 Ok(()) => return Ok(file),
-                // A signal that asks for the end ends the waiting, too.
+                // A signal also ends the wait.
                 Err(error)
                     if error.kind() == io::ErrorKind::Interrupted
                         && retake_runner::signals::received().is_none() => {}

@@ -1,7 +1,7 @@
-//! What is asked of Slurm, and what it answers. Nothing here decides anything.
+//! Commands of Slurm, and parsers of their output. Decides nothing.
 //!
-//! Submissions are found by name, never by number: a controller that lost its state gives a number
-//! out twice.
+//! Submissions are found by name, never by number: a controller that lost its state reuses
+//! numbers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,12 +13,12 @@ use crate::batch_dir::{BatchDir, BatchManifest};
 use crate::error::Error;
 use crate::slurm_programs::{ProgramError, SlurmPrograms};
 
-/// Where and how jobs are to run.
+/// Where and how to run jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlurmTarget {
     /// Options of `sbatch`.
     pub options: Vec<String>,
-    /// Cells at once; 0 for no limit.
+    /// Maximum number of simultaneous cells; 0 for no limit.
     pub max_in_flight: usize,
     pub pack: usize,
     /// How long a result may take to become visible.
@@ -28,7 +28,7 @@ pub struct SlurmTarget {
 }
 
 impl SlurmTarget {
-    /// The target that a person names: `slurm`, or `slurm:PARTITION`.
+    /// The target as the user gives it: `slurm`, or `slurm:PARTITION`.
     pub fn parse(text: &str, config: &SlurmConfig) -> Result<Self, Error> {
         let partition = match text.split_once(':') {
             None if text == "slurm" => config.partition.clone(),
@@ -54,34 +54,34 @@ impl SlurmTarget {
     }
 }
 
-/// What the site allows.
+/// The limits of the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SiteLimits {
-    /// Tasks in one array.
+    /// Maximum number of tasks in an array.
     pub array: usize,
-    /// Jobs that the controller keeps at once, each task of an array among them.
+    /// Maximum number of jobs in the controller, including each task of an array.
     pub jobs: Option<usize>,
 }
 
-/// One task as Slurm sees it.
+/// A task as reported by Slurm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskRow {
     pub job: String,
     pub state: String,
     pub reason: String,
     pub node: Option<String>,
-    /// A wait status, if it is one.
+    /// The wait status, if there is one.
     pub status: i32,
 }
 
 impl TaskRow {
-    /// Whether it has not begun.
+    /// Whether it has not started.
     pub(crate) fn is_pending(&self) -> bool {
         self.state == "PENDING"
     }
 }
 
-/// Slurm's answer: by submission and task. A task that is not in it may be anything.
+/// Slurm's answer: by submission and task. A missing task may be in any state.
 pub(crate) type TaskRows = HashMap<(usize, usize), TaskRow>;
 
 /// Exit code of a task whose machine does not see the shared directory.
@@ -105,7 +105,7 @@ fn read_site_limits(config: &str) -> SiteLimits {
             (name.trim() == key).then(|| value.trim().parse::<usize>().ok())?
         })
     };
-    // A site without arrays says 0; tasks are then submitted one by one.
+    // A site without arrays reports 0; tasks are then submitted one by one.
     SiteLimits {
         array: limit("MaxArraySize").unwrap_or(1001).max(2) - 1,
         jobs: limit("MaxJobCount"),
@@ -117,9 +117,9 @@ pub(crate) fn job_name(key: &str, submission: usize) -> String {
     format!("{key}-{submission}")
 }
 
-/// What a machine starts for a task: finds out whether it sees the shared directory, and becomes
-/// the runner of the task's part of the list. Starts no other program: that would be a good part of
-/// what a short cell takes.
+/// The script of a task: checks whether its machine sees the shared directory, and executes
+/// the runner for the task's part of the list. It starts no other program, which would take a large part
+/// of a short cell's time.
 pub(crate) fn script(batch_dir: &BatchDir, program: &Path, pack: usize) -> String {
     let dir = quoted(batch_dir.path());
     let program = quoted(program);
@@ -139,7 +139,7 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }
 
-/// Submits the list of a submission and gives the number that Slurm gave it.
+/// Submits a list, and returns the number that Slurm assigned.
 pub(crate) fn submit(
     programs: &mut SlurmPrograms<'_>,
     batch_dir: &BatchDir,
@@ -158,10 +158,10 @@ pub(crate) fn submit(
         format!("--job-name={name}"),
         format!("--comment={}", manifest.key),
         format!("--array=0-{}{cap}", tasks - 1),
-        // Anything but ALL makes Slurm look for a login environment, for each task anew.
+        // Anything but ALL makes Slurm load a login environment for each task.
         "--export=ALL".to_owned(),
         "--input=/dev/null".to_owned(),
-        // A file that cannot be opened fails a task before the script can say why.
+        // If the output file cannot be opened, a task fails before the script can report why.
         "--output=/dev/null".to_owned(),
         "--chdir=/".to_owned(),
         if manifest.repeatable { "--requeue" } else { "--no-requeue" }.to_owned(),
@@ -175,7 +175,7 @@ pub(crate) fn submit(
     Ok(answer.trim().split(';').next().unwrap_or_default().to_owned())
 }
 
-/// All that Slurm knows of these submissions.
+/// Everything that Slurm knows about these submissions.
 pub(crate) fn query_tasks(
     programs: &mut SlurmPrograms<'_>,
     key: &str,
@@ -214,7 +214,7 @@ fn rows(text: &str, key: &str) -> TaskRows {
     rows
 }
 
-/// Columns have fixed widths: a reason may have spaces in it.
+/// Columns have fixed widths: a reason may contain spaces.
 fn fields(line: &str) -> Option<[&str; 7]> {
     let mut rest = line;
     let mut fields = [""; 7];
@@ -227,7 +227,7 @@ fn fields(line: &str) -> Option<[&str; 7]> {
     (!fields[6].is_empty()).then_some(fields)
 }
 
-/// Ends whatever of these submissions waits or runs. One that is gone is fine.
+/// Cancels all pending and running tasks of these submissions. Missing ones are fine.
 pub(crate) fn cancel(
     programs: &mut SlurmPrograms<'_>,
     key: &str,
@@ -244,7 +244,7 @@ pub(crate) fn cancel(
     Ok(())
 }
 
-/// Ends one task.
+/// Cancels one task.
 pub(crate) fn cancel_task(
     programs: &mut SlurmPrograms<'_>,
     job: &str,
@@ -261,7 +261,7 @@ pub(crate) fn cancel_task(
     Ok(())
 }
 
-/// Lets go of a task that Slurm holds back.
+/// Releases a task that Slurm holds.
 pub(crate) fn release(
     programs: &mut SlurmPrograms<'_>,
     job: &str,

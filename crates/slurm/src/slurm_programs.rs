@@ -1,6 +1,6 @@
-//! The scheduler's own programs, run as anything else is: by the keeper, with a time limit, and
-//! with an environment that holds nothing of the user's secrets, since a scheduler keeps what it is
-//! given.
+//! The scheduler's own programs, run like any other: by the keeper, with a time limit, and
+//! with an environment that contains none of the user's secrets, because a scheduler stores
+//! it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::watched_work::cancelled_when;
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_millis(100);
-/// How long programs may take in all once a signal asked for the end.
+/// How long programs may take in total after a signal.
 const STOP_TIME: Duration = Duration::from_millis(1500);
-/// How long one program may take after that.
+/// How long a single program may take after a signal.
 const STOPPING_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a program that runs is looked after.
+/// How often a running program is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// More than a listing of all jobs of a user needs.
 const MAX_OUTPUT: usize = 64 << 20;
@@ -34,16 +34,16 @@ pub enum ProgramError {
     NotStarted { program: String, why: String },
     #[error("{program}: {said}")]
     Failed { program: String, said: String },
-    /// Slurm has as many jobs as it takes: a job can be submitted once others have ended.
+    /// Slurm's queue is full: a job can be submitted after others have ended.
     #[error("{program}: {said}")]
     QueueFull { program: String, said: String },
-    /// It was ended because it took too long, or because a signal asks for the end.
+    /// It was terminated because it took too long, or because of a signal.
     #[error("{program} gave no answer within {} s", after.as_secs_f64().ceil())]
     NoAnswer { program: String, after: Duration },
 }
 
 impl ProgramError {
-    /// Whether the same call may succeed later. Slurm has no other sign of it than its text.
+    /// Whether the same call may succeed later. Slurm indicates that only in its text.
     pub fn is_temporary(&self) -> bool {
         const SIGNS: [&str; 14] = [
             "unable to contact",
@@ -72,7 +72,7 @@ impl ProgramError {
     }
 }
 
-/// What `sbatch` says while it waits for a full queue by itself, for minutes.
+/// Printed by `sbatch` while it waits for a full queue by itself, for minutes.
 const QUEUE_FULL: &[u8] = b"sleeping and retrying";
 
 /// Runs programs one at a time.
@@ -80,10 +80,10 @@ pub(crate) struct SlurmPrograms<'a> {
     keeper: &'a mut Keeper,
     /// How long the last program took.
     pub last_duration: Duration,
-    /// The last program got its answer; `false` as long as none was run.
+    /// The last program succeeded; `false` before the first one.
     pub last_succeeded: bool,
-    /// A program failed after a signal had asked for the end: nothing more is to be expected of
-    /// Slurm in the time that is left.
+    /// A program failed after a signal: no further answers of Slurm are expected
+    /// in the remaining time.
     pub unanswered: bool,
 }
 
@@ -92,8 +92,8 @@ impl<'a> SlurmPrograms<'a> {
         Self { keeper, last_duration: Duration::ZERO, last_succeeded: false, unanswered: false }
     }
 
-    /// What a program prints. A signal that asks for the end ends a program that waits; programs
-    /// that cancel can still be run then, for as long as they answer soon.
+    /// Runs a program and returns its output. A signal terminates a program that waits; programs
+    /// that cancel can still be run after it, as long as they answer quickly.
     pub(crate) fn run(&mut self, arguments: &[&str]) -> Result<String, ProgramError> {
         let program = arguments.first().copied().unwrap_or_default().to_owned();
         let stopping = signals::received_since();
@@ -143,7 +143,7 @@ impl<'a> SlurmPrograms<'a> {
                     let room = MAX_OUTPUT.saturating_sub(kept.len());
                     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
                     if stream == Stream::Stderr && is_waiting_for_queue(kept) {
-                        // It would wait by itself, and nobody would know for what.
+                        // It would wait silently by itself.
                         cancel.cancel(libc::SIGTERM);
                     }
                 }
@@ -177,7 +177,7 @@ fn is_waiting_for_queue(stderr: &[u8]) -> bool {
     stderr.windows(QUEUE_FULL.len()).any(|window| window == QUEUE_FULL)
 }
 
-/// What a program said, in one line and without its own name; `None` if it said nothing.
+/// A program's message, in one line and without its own name; `None` if it is empty.
 fn words(said: &str, program: &str) -> Option<String> {
     let lines = said.lines().map(|line| {
         let line = line.strip_prefix(&format!("{program}: ")).unwrap_or(line);
@@ -187,8 +187,8 @@ fn words(said: &str, program: &str) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// Does the work, and ends it through its token when a signal asks for the end meanwhile. What was
-/// begun after the signal only has its time limit.
+/// Runs `work`, and cancels it when a signal arrives. Work that began after the signal only has its
+/// time limit.
 fn unless_stopped<T>(cancel: &Cancel, stopping: bool, work: impl FnOnce() -> T) -> T {
     if stopping {
         return work();

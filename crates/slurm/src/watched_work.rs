@@ -1,12 +1,12 @@
-//! Work that is ended early when something else says so.
+//! Work that is cancelled early if its result is no longer wanted.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use retake_engine::Cancel;
 
-/// Does the work. Meanwhile looks, each time after this pause, whether it is no longer wanted, and
-/// then asks for its end through its token.
+/// Runs `work`. In parallel, checks at this interval whether it is no longer wanted, and then
+/// cancels it through its token.
 pub(crate) fn cancelled_when<T>(
     unwanted: impl Fn() -> bool + Sync,
     pause: Duration,

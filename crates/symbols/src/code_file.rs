@@ -18,14 +18,14 @@ const PAGE: u64 = 4096;
 /// `PF_X`
 const EXECUTABLE: u32 = 1;
 
-/// One that cannot be read has nothing in it.
+/// Empty if the file cannot be read.
 #[derive(Default)]
 pub(crate) struct CodeFile {
-    /// Of its segments with code: where in the file, how long, at which address.
+    /// Segments with code: offset in the file, size, address.
     segments: Vec<(u64, u64, u64)>,
     sections: ExplicitModuleSectionInfo<Section>,
     lines: Option<Loader>,
-    /// Names where the lines are in a file of their own.
+    /// Function names, if line numbers are in a separate file.
     names: Option<Loader>,
 }
 
@@ -66,17 +66,17 @@ impl CodeFile {
         Self { segments: segments.collect(), sections, lines, names }
     }
 
-    /// The address that the file itself gives to an address in a mapping of it.
+    /// The address in the file for an address in a mapping of it.
     fn own_address(&self, mapping: &CodeMapping, address: u64) -> Option<u64> {
         let offset = address.checked_sub(mapping.start)?.checked_add(mapping.offset)?;
         self.segments.iter().find_map(|(start, length, own)| {
-            // A mapping begins at a page, and a segment need not.
+            // A mapping begins at a page boundary, a segment need not.
             let within = (start / PAGE * PAGE..start + length).contains(&offset);
             within.then(|| own.wrapping_add(offset).wrapping_sub(*start))
         })
     }
 
-    /// What leads from a function in a mapping to its caller.
+    /// Unwind information of a mapping.
     pub(crate) fn module(&self, mapping: &CodeMapping) -> Option<Module<Section>> {
         let base_svma = self.own_address(mapping, mapping.start)?;
         let name = mapping.path.to_string_lossy().into_owned();
@@ -84,7 +84,7 @@ impl CodeFile {
         Some(Module::new(name, mapping.start..mapping.end, mapping.start, sections))
     }
 
-    /// The functions at an address: more than one where they are inlined, the innermost first.
+    /// The functions at an address: several if they are inlined, the innermost first.
     pub(crate) fn frames(&self, mapping: &CodeMapping, address: u64) -> Vec<SourceFrame> {
         let Some(probe) = self.own_address(mapping, address) else { return Vec::new() };
         let module = mapping.path.clone();
@@ -115,7 +115,7 @@ impl CodeFile {
     }
 }
 
-/// Debug information that distributions install beside the program.
+/// Debug information that distributions install separately.
 fn separate_file(file: &object::File<'_>) -> Option<PathBuf> {
     let id = file.build_id().ok()??;
     let (first, rest) = id.split_first()?;

@@ -1,19 +1,19 @@
-//! Names of functions, short enough for a sentence.
+//! Shortens names of functions for use in a sentence.
 
 /// `commit` of `store::Log<T>::commit::{closure#0}`, of `ns::Log::commit(int)` and of
 /// `<store::Log as store::Write>::commit`.
 pub(crate) fn last_part(name: &str) -> String {
     let name = name.trim();
-    // Arguments of a template or of a function, and what a trait is implemented for.
+    // Skip arguments of a template or of a function, and the type that a trait is implemented for.
     let mut plain = String::new();
     let mut depth = 0_usize;
     let mut before = ' ';
     for c in name.chars() {
         match c {
-            // A closure or an anonymous namespace is a part, too.
+            // A closure or an anonymous namespace is a component, too.
             '(' if depth == 0 && !plain.is_empty() && !plain.ends_with(':') => break,
             '<' | '(' => depth += 1,
-            // `->` closes nothing.
+            // The `>` of `->` closes nothing.
             '>' if before == '-' => {}
             '>' | ')' => depth = depth.saturating_sub(1),
             c if depth == 0 => plain.push(c),

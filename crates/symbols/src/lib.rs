@@ -1,10 +1,10 @@
 //! Places in the source for the call stacks of a recorded program: `store.rs:212 commit()`.
 //!
-//! The recorder keeps memory; here it is unwound with the unwind tables of the files that the code
-//! came from (`.eh_frame`), and the addresses are looked up in their debug information. A crate of
-//! its own, since `first` and the recorder must not depend on what reads DWARF. Nothing is
+//! The recorder stores stack memory; this crate unwinds it with the unwind tables of the files that the code
+//! came from (`.eh_frame`), and looks up the addresses in their debug information. It is a separate
+//! crate because `first` and the recorder must not depend on DWARF readers. Nothing is
 //! guessed: a file that has changed since the recording has no lines, and a function without debug
-//! information has a name at most.
+//! information has at most a name.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,37 +19,37 @@ mod function_name;
 
 use code_file::CodeFile;
 
-/// Frames further out are not looked at.
+/// Maximum number of frames.
 const MOST_FRAMES: usize = 64;
 
-/// A function that a stack leads through, at the line where it calls the next.
+/// A function on a stack, at the line where it calls the next one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceFrame {
-    /// The program or library that it is in.
+    /// The program or library that contains it.
     pub module: PathBuf,
     /// Demangled, with its path.
     pub function: Option<String>,
     pub location: Option<(PathBuf, u32)>,
 }
 
-/// Where in the program something was called from.
+/// The line of the program that made a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// The source file; the program or library where its source is not known.
+    /// The source file; the program or library if the source is unknown.
     pub file: PathBuf,
     pub line: Option<u32>,
-    /// The last part of the function's path.
+    /// The last component of the function's path.
     pub function: Option<String>,
 }
 
-/// Looks up the stacks of one recording.
+/// Resolves the stacks of one recording.
 pub struct Symbols<'a> {
     stacks: &'a CallStacks,
     files: HashMap<PathBuf, CodeFile>,
     unwinders: HashMap<u32, framehop::UnwinderNative<code_file::Section, Allocation>>,
     cache: framehop::CacheNative<Allocation>,
     frames: HashMap<u64, Vec<SourceFrame>>,
-    /// The image that `frames` are of.
+    /// The image that `frames` belongs to.
     image: u32,
     changed: Vec<PathBuf>,
 }
@@ -69,7 +69,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// Where each operation was called from, in order.
+    /// The place that each operation was called from, in order.
     pub fn places(&mut self) -> Vec<Option<Place>> {
         let stacks = self.stacks;
         let of_stacks: Vec<_> = stacks.stacks.iter().map(|stack| self.place(stack)).collect();
@@ -77,7 +77,7 @@ impl<'a> Symbols<'a> {
         stacks.operations.iter().map(of).collect()
     }
 
-    /// Files that are not what they were when the program was recorded. They have no lines.
+    /// Files that have changed since the program was recorded. They have no lines.
     pub fn changed(&self) -> &[PathBuf] {
         &self.changed
     }
@@ -106,7 +106,7 @@ impl<'a> Symbols<'a> {
         })
     }
 
-    /// The functions that a stack leads through, the innermost first.
+    /// The functions on a stack, the innermost first.
     pub fn frames(&mut self, stack: &CapturedStack) -> Vec<SourceFrame> {
         let stacks = self.stacks;
         let Some(image) = stacks.images.get(stack.image as usize) else { return Vec::new() };
@@ -170,7 +170,7 @@ fn registers(stack: &CapturedStack) -> framehop::UnwindRegsNative {
     framehop::UnwindRegsNative::new(stack.instruction, stack.stack, stack.frame)
 }
 
-/// A library of the system: what it does is what somebody else wrote.
+/// A system library, which is not the user's code.
 fn is_system(module: &Path) -> bool {
     ["/lib", "/lib64", "/usr/lib", "/usr/lib64"].iter().any(|start| module.starts_with(start))
 }

@@ -1,4 +1,4 @@
-//! The access tokens of the page: one key, stored beside the record, and what is derived from it.
+//! The access tokens of the page: one key, stored beside the record, and the tokens derived from it.
 //!
 //! The key outlives the server, so that an open page continues to work when the server is started
 //! again. A user who can read the key can read the record itself.
@@ -13,15 +13,15 @@ use rustix::fs::OFlags;
 
 const FILE: &str = "ui.key";
 const LENGTH: usize = 32;
-/// A symbolic link is no key of ours.
+/// A symbolic link is not accepted as the key's file.
 const O_NOFOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 /// An older key is replaced at the next start.
 const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Three secrets, of which none reveals another.
+/// Three secrets, none of which reveals another.
 #[derive(Clone)]
 pub struct AccessTokens {
-    /// In the address that is printed, and the bearer token of programs.
+    /// In the printed address, and the bearer token of programs.
     pub(crate) address: String,
     /// In the cookie.
     pub(crate) cookie: String,
@@ -30,8 +30,8 @@ pub struct AccessTokens {
 }
 
 impl AccessTokens {
-    /// The tokens of a store. A key is created where there is none that can be used; one that cannot
-    /// be stored is for this server only.
+    /// The tokens of a store. A missing or unusable key is created; a key that cannot be stored is for this
+    /// server only.
     pub fn load_or_create(store: &Path) -> io::Result<Self> {
         let path = store.join(FILE);
         if let Some(key) = load(&path) {
@@ -43,7 +43,7 @@ impl AccessTokens {
         Ok(Self::from(&key))
     }
 
-    /// Tokens of one server, which are stored nowhere.
+    /// Tokens of one server, which are not stored.
     pub fn new() -> io::Result<Self> {
         new_key().map(|key| Self::from(&key))
     }
@@ -95,13 +95,13 @@ fn save(path: &Path, key: &[u8; LENGTH]) -> io::Result<()> {
         .open(&staged)?;
     let written = file.write_all(key).and_then(|()| std::fs::rename(&staged, path));
     if written.is_err() {
-        // It may be gone already; the error that counts is the one above.
+        // It may be gone already; the error above is the one to report.
         drop(std::fs::remove_file(&staged));
     }
     written
 }
 
-/// Compares in a time that does not depend on how much is right.
+/// Compares in a time that does not depend on how many bytes match.
 pub(crate) fn matches_secret(given: &str, secret: &str) -> bool {
     blake3::hash(given.as_bytes()) == blake3::hash(secret.as_bytes())
 }

@@ -1,8 +1,8 @@
-//! What a program printed, as text in styles: colours and weights become class names, everything
-//! else that steers a terminal is dropped or made visible. Nothing is hidden, nothing is markup.
+//! The output of a program as styled text: colours and weights become class names, all other terminal
+//! control sequences are dropped or made visible. No text is hidden, and none is treated as markup.
 //!
 //! Colours beyond the sixteen named ones are shown as the nearest of these, so that both themes
-//! can choose tones that can be read.
+//! can choose readable tones.
 
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ pub(super) struct Style {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Span(pub(super) String, pub(super) String);
 
-/// The longest escape sequence that is waited for.
+/// Maximum length of an escape sequence that may continue in the next part.
 const LONGEST: usize = 4096;
 
 impl Style {
@@ -59,7 +59,7 @@ impl Style {
         classes.trim_start().to_owned()
     }
 
-    /// Takes the numbers of a `CSI … m`.
+    /// Applies the numbers of a `CSI … m`.
     fn select(&mut self, numbers: &str) {
         let mut rest = numbers.split([';', ':']).map(|text| text.parse::<u16>().unwrap_or(0));
         while let Some(number) = rest.next() {
@@ -139,7 +139,7 @@ fn nearest(colour: [u16; 3]) -> u8 {
     best.map_or(7, |(place, _)| place as u8)
 }
 
-/// The bytes as spans; `style` is what was in force before them, and is what is in force after.
+/// The bytes as spans. `style` is the style before them, and becomes the style after them.
 pub(super) fn spans(bytes: &[u8], style: &mut Style) -> Vec<Span> {
     let text = String::from_utf8_lossy(bytes);
     let mut painter = Painter { spans: Vec::new(), pending: String::new(), style };
@@ -152,7 +152,7 @@ pub(super) fn spans(bytes: &[u8], style: &mut Style) -> Vec<Span> {
         match first {
             '\u{1b}' => length = painter.escape(steering),
             '\r' if steering[1..].starts_with('\n') => {}
-            // A line that is overwritten: all of its versions are shown.
+            // All versions of an overwritten line are shown.
             '\r' => painter.pending.push('\n'),
             '\u{8}' | '\u{7}' => {}
             other => painter.visible(other),
@@ -178,7 +178,7 @@ impl Painter<'_> {
         }
     }
 
-    /// A character that would not show itself.
+    /// Shows a control character.
     fn visible(&mut self, c: char) {
         self.flush();
         let shown = match c {
@@ -190,7 +190,7 @@ impl Painter<'_> {
         self.spans.push(Span("ctl".to_owned(), shown));
     }
 
-    /// Takes the escape sequence that `text` begins with, and says how long it is.
+    /// Applies the escape sequence at the beginning of `text`, and returns its length.
     fn escape(&mut self, text: &str) -> usize {
         let Some(length) = escape_length(text.as_bytes()) else {
             self.visible('\u{1b}');
@@ -211,17 +211,17 @@ fn steers(c: char) -> bool {
     text::steers(c) && c != '\n' && c != '\t'
 }
 
-/// How long the escape sequence at the beginning is; `None` where it is cut off or none.
+/// The length of the escape sequence at the beginning; `None` if it is incomplete or invalid.
 fn escape_length(bytes: &[u8]) -> Option<usize> {
     let within = &bytes[..bytes.len().min(LONGEST)];
     match within.get(1)? {
         b'[' => {
             let last = within[2..].iter().position(|b| !(0x20..=0x3f).contains(b))?;
-            // What is no final byte ends the sequence without being part of it.
+            // Another byte than a final byte ends the sequence without being part of it.
             let is_final = (0x40..=0x7e).contains(&within[2 + last]);
             Some(2 + last + usize::from(is_final))
         }
-        // Strings for the terminal: titles, links, and more.
+        // Strings for the terminal, such as titles and links.
         b']' | b'P' | b'X' | b'^' | b'_' => {
             let end = within[2..].iter().position(|b| matches!(b, 0x07 | 0x1b))?;
             let bell = within[2 + end] == 0x07;
@@ -238,8 +238,8 @@ fn escape_length(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// How many of the bytes can be shown without what follows them: a character or an escape sequence
-/// at the end that is not complete waits.
+/// How many of the bytes can be shown now: an incomplete character or escape sequence at the end waits
+/// for what follows.
 pub(super) fn complete_length(bytes: &[u8]) -> usize {
     let tail = bytes.len().saturating_sub(LONGEST);
     let escape = bytes[tail..].iter().rposition(|b| *b == 0x1b).map(|at| tail + at);
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(complete_length(b"a\x1b[31m"), 6);
         assert_eq!(complete_length(b"\xff\xff"), 2);
         assert_eq!(complete_length(b""), 0);
-        // One that never ends must not be waited for.
+        // A sequence without an end must not be waited for.
         let endless = [b"\x1b]".to_vec(), vec![b'x'; LONGEST]].concat();
         assert_eq!(complete_length(&endless), endless.len());
     }

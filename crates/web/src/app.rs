@@ -1,4 +1,4 @@
-//! What every request can use.
+//! State that all requests share.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::shared_scope::SharedScope;
 use crate::store_pool::{OpenShared, StorePool};
 use crate::test_summary::TestsCache;
 
-/// More live pages than anyone reads; each costs a connection and a query now and then.
+/// Maximum number of live pages; each costs a connection and regular queries.
 pub(crate) const MAX_STREAMS: usize = 64;
 
-/// What surrounds every page.
+/// Data for the frame around every page.
 #[derive(Clone, Copy)]
 pub(crate) struct PageFrame<'a> {
     pub(crate) tokens: &'a AccessTokens,
-    /// Where the record is one of many machines.
+    /// The scope of a shared record; `None` for the record of this machine.
     pub(crate) scope: Option<&'a SharedScope>,
 }
 
@@ -34,8 +34,8 @@ pub struct App {
     pub(crate) store: StorePool,
     pub(crate) tokens: AccessTokens,
     pub(crate) port: u16,
-    /// The workspaces of agents, through which their loops are controlled; `None` where the
-    /// configuration does not say where they are.
+    /// The workspaces of agents, through which their loops are controlled; `None` if the configuration
+    /// does not say where they are.
     pub(crate) workspaces: Option<WorkspaceDirectories>,
     pub(crate) figures: FiguresCache,
     pub(crate) tests: TestsCache,
@@ -43,11 +43,11 @@ pub struct App {
     pub(crate) audit: Audit,
     pub(crate) reasons: ReasonsCache,
     pub(crate) lines: LineIndexes,
-    /// Repeats recorded runs, where that was allowed.
+    /// Runs recorded commands again, if that is allowed.
     pub(crate) rerun: Option<Rerun>,
-    /// Compares checkpoints of agents, where there is a project.
+    /// Compares checkpoints of agents; needs a project.
     pub(crate) checkpoint_diffs: Option<CheckpointDiffs>,
-    /// Where the record is one of many machines: what of it is shown.
+    /// The shown part of a shared record; `None` for the record of this machine.
     pub(crate) shared: Option<SharedScope>,
     /// One permit for each live page.
     pub(crate) streams: Arc<Semaphore>,
@@ -63,13 +63,13 @@ impl App {
         Self::over(StorePool::new(store), tokens, port, workspaces)
     }
 
-    /// Over the record that many machines push to. Nothing of it is changed, and nothing is run.
+    /// For a record that many machines push to. It is not changed, and nothing is run.
     pub fn shared(open: OpenShared, tokens: AccessTokens, port: u16) -> Self {
         let app = Self::over(StorePool::shared(open), tokens, port, None);
         Self { shared: Some(SharedScope::whole()), ..app }
     }
 
-    /// The same for one project of a shared record, with counts of its own.
+    /// The same for one project of a shared record, with caches of its own.
     pub(crate) fn for_project(&self, scope: &SharedScope, name: &str) -> Self {
         let store = self.store.for_project(name);
         let app = Self::over(store, self.tokens.clone(), self.port, None);
@@ -100,7 +100,7 @@ impl App {
         }
     }
 
-    /// What surrounds every page.
+    /// Data for the frame around every page.
     pub(crate) fn frame(&self) -> PageFrame<'_> {
         PageFrame { tokens: &self.tokens, scope: self.shared.as_ref() }
     }
@@ -111,7 +111,7 @@ impl App {
         Self { checkpoint_diffs: Some(CheckpointDiffs::new(access)), ..self }
     }
 
-    /// Lets pages repeat runs of the record.
+    /// Lets pages run recorded commands again.
     #[must_use]
     pub fn allow_runs(self, permission: RunPermission) -> Self {
         Self { rerun: Some(Rerun::new(permission)), ..self }

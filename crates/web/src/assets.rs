@@ -1,4 +1,4 @@
-//! The style, the script and the icon, built into the binary. Their names change with their content,
+//! The stylesheet, the script and the icon, built into the binary. Their names change with their content,
 //! so browsers may cache them.
 
 use std::sync::LazyLock;
@@ -49,10 +49,10 @@ impl Asset {
 
 static NAMES: LazyLock<[String; 3]> = LazyLock::new(|| ASSETS.each_ref().map(Asset::name));
 
-/// The path below which they are served.
+/// The path prefix of their addresses.
 pub(crate) const PATH: &str = "/assets/";
 
-/// The addresses of style, script and icon.
+/// The addresses of stylesheet, script and icon.
 pub(crate) fn addresses() -> [String; 3] {
     NAMES.each_ref().map(|name| format!("{PATH}{name}"))
 }

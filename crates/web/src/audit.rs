@@ -1,4 +1,4 @@
-//! The verification of the ledger's chain and of all output, which takes a while and is started from a page.
+//! Verifies the ledger's chain and all output. That takes a while, so a page starts it explicitly.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use retake_store::Verification;
 use crate::error::RequestError;
 use crate::store_pool::{Store, StorePool};
 
-/// What the last verification found.
+/// The result of the last verification.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum AuditState {
     #[default]

@@ -1,10 +1,10 @@
-//! Every request is checked here before anything else sees it.
+//! Checks every request before any handler sees it.
 //!
 //! A page of another site can make a browser send requests here, under a name of its own (DNS
-//! rebinding) or under ours (CSRF); another program on this machine can serve pages from another
-//! port and receives our cookie, since cookies ignore ports. So the Host must be ours, an Origin must
-//! be ours, the browser must not mark the request as cross-site, the cookie must be right, and a
-//! request that changes something must also carry a token that only our own pages contain.
+//! rebinding) or under this server's (CSRF); another program on this machine can serve pages from another
+//! port and receives the cookie, since cookies ignore ports. So the Host and an Origin must be this
+//! server's, the browser must not mark the request as cross-site, the cookie must be right, and a
+//! request that changes something must also carry a token that only this server's pages contain.
 
 use std::sync::Arc;
 
@@ -29,12 +29,12 @@ use crate::projects::{Apps, choice_to_remember};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; \
                       frame-ancestors 'none'";
-/// The longest query of an address, in bytes and in parameters: far more than any page of ours links to.
+/// Maximum query of an address, in bytes and in parameters: far more than any link on a page has.
 const MAX_QUERY: usize = 16 << 10;
 const MAX_PARAMETERS: usize = 100;
 pub(crate) const PAGE_TOKEN: &str = "x-retake-page-token";
 
-/// Checks a request, passes it on, and sets the security headers of the answer.
+/// Checks a request, passes it on, and adds the security headers to the response.
 pub(crate) async fn authorize(
     State(apps): State<Arc<Apps>>,
     request: Request,
@@ -76,7 +76,7 @@ pub(crate) async fn authorize(
 
 enum Admission {
     Granted,
-    /// The token of the address was right: the answer sets the cookie and removes the token.
+    /// The token in the address was right: the response sets the cookie and removes the token.
     Exchange(Response),
 }
 
@@ -88,11 +88,11 @@ fn admit(app: &App, request: &Request) -> Result<Admission, RequestError> {
     if let Some(response) = exchange_token(app, request)? {
         return Ok(Admission::Exchange(response));
     }
-    // They contain nothing secret, and the error page needs its style.
+    // Assets contain no secrets, and the error page needs its style.
     let asset = request.method() == Method::GET && request.uri().path().starts_with(assets::PATH);
     if !asset && !is_known(app, headers) {
         return Err(RequestError::unauthorised(
-            "open the address that `retake ui` printed: it has a token that this browser lacks",
+            "open the address that `retake ui` printed: it has a token that this browser does not have",
         ));
     }
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
@@ -120,7 +120,7 @@ fn check_host(headers: &HeaderMap, port: u16) -> Result<(), RequestError> {
 }
 
 fn check_origin(headers: &HeaderMap, port: u16) -> Result<(), RequestError> {
-    let foreign = || RequestError::forbidden("a page of another origin asked for this");
+    let foreign = || RequestError::forbidden("the request comes from a page of another origin");
     for origin in headers.get_all(ORIGIN) {
         let authority = origin.to_str().ok().and_then(|origin| origin.strip_prefix("http://"));
         if !authority.is_some_and(|authority| is_our_authority(authority, port)) {
@@ -130,14 +130,14 @@ fn check_origin(headers: &HeaderMap, port: u16) -> Result<(), RequestError> {
     let said = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     match said("sec-fetch-site") {
         None | Some("same-origin" | "none") => Ok(()),
-        // Someone followed a link; without a token or cookie it shows nothing.
+        // A user followed a link; without a token or cookie it shows nothing.
         Some(_) if said("sec-fetch-mode") == Some("navigate") => Ok(()),
         Some(_) => Err(foreign()),
     }
 }
 
-/// A page repeats its query in many of its links, so an address without end would be answered by a page that
-/// grows with its square.
+/// A page repeats its query in many of its links, so the size of a response would grow with the square of
+/// the query's length.
 fn check_query(uri: &Uri) -> Result<(), RequestError> {
     let query = uri.query().unwrap_or_default();
     let count = query.split('&').count();
@@ -151,7 +151,7 @@ fn check_query(uri: &Uri) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// `/?token=…` becomes a cookie and leaves the address bar.
+/// `/?token=…` becomes a cookie and disappears from the address bar.
 fn exchange_token(app: &App, request: &Request) -> Result<Option<Response>, RequestError> {
     if request.method() != Method::GET || request.uri().path() != "/" {
         return Ok(None);
@@ -160,7 +160,7 @@ fn exchange_token(app: &App, request: &Request) -> Result<Option<Response>, Requ
     let Some(token) = params.get("token") else { return Ok(None) };
     if !matches_secret(token, &app.tokens.address) {
         return Err(RequestError::unauthorised(
-            "this token is not valid, or no longer; use the address that `retake ui` printed last",
+            "this token is invalid or has expired; use the address that `retake ui` printed last",
         ));
     }
     let cookie = format!(
@@ -169,7 +169,7 @@ fn exchange_token(app: &App, request: &Request) -> Result<Option<Response>, Requ
         app.tokens.cookie
     );
     let cookie = HeaderValue::from_str(&cookie)
-        .map_err(|_| RequestError::internal("the cookie could not be made"))?;
+        .map_err(|_| RequestError::internal("the cookie could not be created"))?;
     let headers = [(SET_COOKIE, cookie), (LOCATION, HeaderValue::from_static("/"))];
     Ok(Some((StatusCode::SEE_OTHER, headers).into_response()))
 }

@@ -11,55 +11,55 @@ const RIGHT: f64 = 6.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 20.0;
 
-/// A chart over a row of slices.
+/// A chart over consecutive slices of time.
 pub(super) struct Chart<'a> {
-    /// What it shows, in words.
+    /// The description for screen readers.
     pub(super) says: &'a str,
     pub(super) series: &'a [Series<'a>],
     pub(super) shape: Shape,
-    /// What the vertical axis counts.
+    /// The unit of the vertical axis.
     pub(super) unit: Unit,
-    /// What stands under the first and the last slice.
+    /// Labels below the first and the last slice.
     pub(super) ends: (&'a str, &'a str),
-    /// What each slice is, on hover.
+    /// The title of each slice, shown on hover.
     pub(super) titles: &'a [String],
-    /// Where each slice leads; none where it is empty.
+    /// The link of each slice; empty for none.
     pub(super) links: &'a [String],
 }
 
 pub(super) struct Series<'a> {
     pub(super) class: &'static str,
-    /// One for each slice.
+    /// One value for each slice.
     pub(super) values: &'a [Option<f64>],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// One on the other.
+    /// On top of each other.
     Stacked,
     Lines,
 }
 
-/// What a vertical axis counts: where its lines are and how their values are written.
+/// The unit of a vertical axis: the positions of its lines and the format of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// Of things; nothing is between two of them.
+    /// A count; only whole numbers.
     Count,
     Milliseconds,
     Dollars,
     Percent,
 }
 
-/// Lines above zero, at most.
+/// Maximum number of lines above zero.
 const LINES: f64 = 4.0;
 
 impl Unit {
-    /// The distance between two lines so that a few of them reach a value: a number that is easy to read.
+    /// The distance between two lines: a round number of which a few reach the largest value.
     fn step(self, most: f64) -> f64 {
         const SECOND: f64 = 1000.0;
         const MINUTE: f64 = 60.0 * SECOND;
         const HOUR: f64 = 60.0 * MINUTE;
-        // Nobody counts sixty of anything in tens and hundreds.
+        // Times are not counted in tens and hundreds of seconds.
         const TIMES: [f64; 15] = [
             10.0 * SECOND,
             15.0 * SECOND,
@@ -84,7 +84,7 @@ impl Unit {
         if !most.is_finite() || most <= 0.0 {
             return smallest;
         }
-        // A value that rounding put above a line still ends there.
+        // A value that rounding put just above a line still ends there.
         let reaches = |step: f64| step * LINES >= most * 0.999_999;
         let times = if self == Self::Milliseconds { &TIMES[..] } else { &[] };
         if most > SECOND * LINES * 5.0
@@ -125,7 +125,7 @@ impl Chart<'_> {
         self.series.iter().map(|series| series.values.len()).max().unwrap_or(0)
     }
 
-    /// The largest value, of one slice together where they are stacked.
+    /// The largest value; of stacked series the largest sum of a slice.
     fn most(&self) -> f64 {
         let value = |series: &Series<'_>, at: usize| series.values.get(at).copied().flatten();
         let each = (0..self.count()).map(|at| {
@@ -138,7 +138,7 @@ impl Chart<'_> {
         each.fold(0.0, f64::max)
     }
 
-    /// The chart below what it is called.
+    /// The chart with its caption.
     pub(super) fn figure(&self, html: &mut Html, caption: impl FnOnce(&mut Html)) {
         html.markup("<figure><figcaption>");
         caption(html);
@@ -155,7 +155,7 @@ impl Chart<'_> {
         let (inner, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
         let y = |value: f64| TOP + height * (1.0 - value / top);
         let x = |at: usize| LEFT + inner * at as f64 / count as f64;
-        // What is inside of an image cannot be reached.
+        // Links inside an element with the role `img` cannot be reached.
         let role = if self.links.is_empty() { "img" } else { "group" };
         html.markup("<svg class=\"chart\"").attr("role", role);
         html.attr("viewBox", format!("0 0 {WIDTH} {HEIGHT}"));
@@ -183,7 +183,7 @@ impl Chart<'_> {
     }
 
     fn bars(&self, html: &mut Html, x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64, width: f64) {
-        // A few slices do not become walls.
+        // A few slices do not become wide walls.
         let bar = (width * 0.8).min(36.0);
         for at in 0..self.count() {
             let mut under = 0.0;
@@ -242,8 +242,8 @@ fn number(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// The samples of a cell: every one a dot, or every second or third of more than `most`; the median
-/// a line.
+/// The samples of a cell: a dot for each one (or for every second, third, … of more than `most`), and a
+/// line for the median.
 pub(super) fn strip(
     html: &mut Html,
     values: &[f64],
@@ -273,8 +273,8 @@ pub(super) fn strip(
     html.markup("/></svg>");
 }
 
-/// A difference as a factor with its interval, beside no difference. `reach` is the largest factor
-/// of all that stand below each other.
+/// A difference as a factor with its interval, on a scale whose centre is no difference. `reach` is the
+/// largest factor of all charts below each other.
 pub(super) fn span(
     html: &mut Html,
     ratio: f64,
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(lines(Unit::Count, 0.0), ["0", "1"]);
         assert_eq!(lines(Unit::Count, f64::NAN), ["0", "1"]);
         assert_eq!(lines(Unit::Count, 3.0), ["0", "1", "2", "3"]);
-        // Little is left above the highest bar.
+        // Little space is left above the highest bar.
         assert_eq!(lines(Unit::Count, 24.0), ["0", "10", "20", "30"]);
         assert_eq!(lines(Unit::Count, 205.0), ["0", "100", "200", "300"]);
         assert_eq!(lines(Unit::Count, 40_000.0), ["0", "10k", "20k", "30k", "40k"]);
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(lines(Unit::Dollars, 1.54), ["$0.00", "$0.50", "$1.00", "$1.50", "$2.00"]);
         assert_eq!(lines(Unit::Dollars, 0.03), ["$0.00", "$0.010", "$0.020", "$0.030"]);
         assert_eq!(lines(Unit::Percent, 100.0), ["0 %", "50 %", "100 %"]);
-        // However long something took, the lines stay few.
+        // The number of lines is limited for any duration.
         for most in [1.0, 19_999.0, 20_001.0, 5e8, 3e12] {
             assert!(lines(Unit::Milliseconds, most).len() <= 6, "{most}");
         }

@@ -1,6 +1,5 @@
-//! What an iteration of an agent changed, from the checkpoints around it: git is asked, with the rules of
-//! `retake agent diff`. The names of the trees come from the record, and a tree never changes, so an
-//! answer is kept.
+//! What an iteration of an agent changed: the difference between the checkpoints around it, from git, with the
+//! rules of `retake agent diff`. Trees are named by the record and never change, so results are cached.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -14,15 +13,15 @@ use retake_runner::project::Project;
 use retake_runner::worker::Worker;
 use retake_store::Store;
 
-/// Answers that are kept; each may be megabytes.
+/// How many results are cached; each may be megabytes.
 const KEPT: usize = 8;
-/// Bytes of a difference that are shown.
+/// Maximum number of bytes of a difference that are shown.
 const MAX_DIFF: usize = 2 << 20;
 
-/// Where the checkpoints are; made by the program that starts the server.
+/// Access to the checkpoints; provided by the program that starts the server.
 pub struct CheckpointAccess {
     pub project: Project,
-    /// Where files of the moment may be made, beside the record.
+    /// A directory for temporary files, beside the record.
     pub scratch: PathBuf,
     pub notify: Notify,
     /// As in [`RunContext`].
@@ -36,18 +35,18 @@ pub(crate) struct TreePair {
     pub(crate) after: String,
 }
 
-/// What git said, or why it said nothing.
+/// The output of git, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TreeDiff {
     pub(crate) text: String,
-    /// There is more than is shown.
+    /// Not all of it is shown.
     pub(crate) cut: bool,
 }
 
 pub(crate) struct CheckpointDiffs {
     access: Arc<CheckpointAccess>,
     kept: Mutex<VecDeque<(TreePair, Arc<TreeDiff>)>>,
-    /// One git at a time.
+    /// Only one git runs at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -60,7 +59,7 @@ impl CheckpointDiffs {
         }
     }
 
-    /// The project whose checkpoints these are.
+    /// The project that has these checkpoints.
     pub(crate) fn access(&self) -> Arc<CheckpointAccess> {
         self.access.clone()
     }
@@ -70,7 +69,7 @@ impl CheckpointDiffs {
         kept.iter().find(|(known, _)| known == trees).map(|(_, diff)| diff.clone())
     }
 
-    /// The error is for the page.
+    /// The error is shown on the page.
     pub(crate) async fn get(&self, trees: &TreePair) -> Result<Arc<TreeDiff>, String> {
         if let Some(known) = self.known(trees) {
             return Ok(known);
@@ -79,7 +78,7 @@ impl CheckpointDiffs {
         if let Some(known) = self.known(trees) {
             return Ok(known);
         }
-        // What the record says is passed to git as an argument.
+        // These names come from the record and become arguments of git.
         let is_name = |tree: &str| tree.len() >= 40 && tree.bytes().all(|b| b.is_ascii_hexdigit());
         if !is_name(&trees.before) || !is_name(&trees.after) {
             return Err("the record does not name a tree".to_owned());
@@ -103,7 +102,7 @@ fn ask(access: &CheckpointAccess, trees: &TreePair) -> Result<TreeDiff, String> 
     let answer = GitCheckpoints::new(&mut worker, root, &access.scratch)
         .and_then(|mut git| git.diff(&trees.before, &trees.after, false));
     drop(worker.end());
-    // It may still hold files of another server, or be gone already.
+    // It may still contain files of another server, or be gone already.
     drop(std::fs::remove_dir(&access.scratch));
     Ok(TreeDiff::of(answer.map_err(|error| error.to_string())?))
 }
@@ -112,14 +111,14 @@ fn ask(access: &CheckpointAccess, trees: &TreePair) -> Result<TreeDiff, String> 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileDiff<'a> {
     pub(crate) name: &'a str,
-    /// The parts that differ; empty for a file that is no text.
+    /// The parts that differ; empty for a binary file.
     pub(crate) hunks: &'a str,
     pub(crate) added: usize,
     pub(crate) removed: usize,
 }
 
 impl TreeDiff {
-    /// From what git printed.
+    /// Parses the output of git.
     pub(crate) fn of(mut bytes: Vec<u8>) -> Self {
         let cut = bytes.len() > MAX_DIFF;
         bytes.truncate(MAX_DIFF);
@@ -144,7 +143,7 @@ fn file(text: &str) -> FileDiff<'_> {
         None => (text, ""),
     };
     let line = |begin: &str| head.lines().find_map(|line| line.strip_prefix(begin));
-    // A path with a space has a tab behind it.
+    // git appends a tab to a path that contains a space.
     let path = |begin: &str| line(begin).map(|path| path.trim_end_matches('\t'));
     let name = path("+++ b/")
         .or_else(|| path("--- a/"))

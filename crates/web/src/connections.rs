@@ -1,9 +1,9 @@
-//! The connections of the server: how many there are, and which of them are closed to make room.
+//! The connections of the server: how many are open, and which of them are closed to make room.
 //!
 //! Anyone on this machine can connect, with a token or without. An idle connection is closed after a
-//! while, and at once where another one waits; one with a request in progress or an event stream is
-//! left alone. A download lasts as long as its client reads: it is closed once nothing of it was sent
-//! for a while, and makes room only after all connections that are idle.
+//! while, and at once if another one waits; one with a request in progress or an event stream stays
+//! open. A download stays open as long as its client reads: it is closed after a while in which nothing
+//! was sent, and makes room only after all idle connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,15 +24,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Browsers open at most six for each page.
 const MAX_CONNECTIONS: usize = 256;
-/// How long a connection may be idle before its first request, and between two requests. A client may
-/// also read nothing of a download for the latter.
+/// How long a connection may be idle before its first request, and between two requests. The latter
+/// also limits how long a client may read nothing of a download.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often idle connections are closed, and how often a new connection tries to get a permit.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const PERMIT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Weak, so that a closed connection is forgotten.
+/// Weak, so that a closed connection is dropped from the list.
 type OpenConnections = Vec<Weak<Mutex<ConnectionState>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,7 +45,7 @@ struct ConnectionState {
     /// Requests in progress.
     requests: usize,
     requested: bool,
-    /// Downloads that are being sent.
+    /// Downloads in progress.
     downloads: usize,
     /// When the last request was answered, or something was last sent.
     idle_since: Instant,
@@ -113,16 +113,16 @@ impl Connected<IncomingStream<'_, Connections>> for Connection {
     }
 }
 
-/// A request in progress.
+/// Marks a request in progress.
 pub(crate) struct Busy(Connection);
 
 impl Busy {
-    /// Keeps the connection busy until an event stream ends, or marks it as one with a download until
+    /// Keeps the connection busy until an event stream ends, or marks it as a download until
     /// that ends.
     pub(crate) fn until_streamed(self, response: Response) -> Response {
         let kind = response.headers().get(CONTENT_TYPE);
         let is_events = kind.is_some_and(|kind| kind == "text/event-stream");
-        // Anything else whose length is known is complete, and sent at once.
+        // Any other response of known length is complete and sent at once.
         if !is_events && response.body().size_hint().exact().is_some() {
             return response;
         }
@@ -136,7 +136,7 @@ impl Busy {
     }
 }
 
-/// A download that is being sent.
+/// Marks a download in progress.
 struct Download(Connection);
 
 impl Download {
@@ -160,7 +160,7 @@ impl Drop for Busy {
     }
 }
 
-/// The body of an answer, with what ends together with it.
+/// The body of a response, and the value that is dropped with it.
 struct HeldStream {
     stream: BodyDataStream,
     _held: Box<dyn Send + Sync>,
@@ -174,7 +174,7 @@ impl futures_core::Stream for HeldStream {
     }
 }
 
-/// Accepts a limited number of connections; the kernel keeps the rest waiting.
+/// Accepts a limited number of connections; further ones wait in the kernel.
 pub(crate) struct Connections {
     listener: TcpListener,
     permits: Arc<Semaphore>,
@@ -182,7 +182,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Also starts the task that closes idle connections, so it needs a runtime.
+    /// Also starts the task that closes idle connections, which needs a runtime.
     pub(crate) fn new(listener: TcpListener) -> Self {
         let open: Arc<Mutex<OpenConnections>> = Arc::default();
         let watched = Arc::downgrade(&open);
@@ -222,7 +222,7 @@ fn sweep(open: &Mutex<OpenConnections>, now: Instant) {
     });
 }
 
-/// Closes the connection that was idle for the longest time; a download only if none is idle.
+/// Closes the connection with the longest idle time; a download only if none is idle.
 fn make_room(open: &Mutex<OpenConnections>) {
     let open: Vec<_> = lock(open).iter().filter_map(Weak::upgrade).collect();
     let idle = open.iter().filter(|state| lock(state).is_idle());
@@ -244,13 +244,13 @@ impl axum::serve::Listener for Connections {
             match self.listener.accept().await {
                 Ok((stream, address)) => {
                     let Some(permit) = self.permit().await else { continue };
-                    // Small answers are sent at once; where that fails they are sent a bit later.
+                    // Only a latency optimisation: without it, small responses are sent a bit later.
                     drop(stream.set_nodelay(true));
                     let connection = Connection::new();
                     lock(&self.open).push(Arc::downgrade(&connection.0));
                     return (CountedStream { stream, connection, _permit: permit }, address);
                 }
-                // Out of descriptors, or the client is gone: neither lasts.
+                // No free descriptor, or the client is gone: both pass.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
@@ -276,7 +276,7 @@ impl AsyncRead for CountedStream {
     ) -> Poll<io::Result<()>> {
         {
             let mut state = lock(&self.connection.0);
-            // Zero bytes are the end, as if the client had closed it.
+            // Zero bytes mean end-of-file, as if the client had closed it.
             if state.ended {
                 return Poll::Ready(Ok(()));
             }
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(ended(), [false, true, false, false]);
         drop(connections[2].busy());
         sweep(&open, now + FIRST_REQUEST_TIMEOUT + Duration::from_secs(1));
-        // A connection with an earlier request has longer.
+        // A connection with an earlier request gets more time.
         assert_eq!(ended(), [false, true, false, true]);
         sweep(&open, now + IDLE_TIMEOUT + Duration::from_secs(1));
         assert_eq!(ended(), [false, true, true, true]);
@@ -348,7 +348,7 @@ mod tests {
         let ended = |at: usize| lock(&connections[at].0).ended;
         let body = Body::from_stream(endless_download());
         let response = connections[0].busy().until_streamed(Response::new(body));
-        // The other one was idle for a shorter time, and goes first all the same.
+        // The other one has been idle for a shorter time, but a download goes last.
         lock(&connections[1].0).sent(Instant::now() + Duration::from_secs(1));
         make_room(&open);
         assert!(!ended(0) && ended(1));

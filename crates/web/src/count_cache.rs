@@ -1,6 +1,6 @@
-//! What is counted over the whole record. A million runs take a second to count, so what was counted is
-//! kept and counted again in the background. The first request, or the first after a long time, waits
-//! for the count, so what is shown is never older than the limits below.
+//! Counts over the whole record. A million runs take a second to count, so results are cached and renewed
+//! in the background. The first request, or the first one after a long time, waits for the count, so a
+//! result is never older than the limits below.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use crate::error::RequestError;
 use crate::store_pool::{Store, StorePool};
 
-/// It is counted again when it is this old, and this many times older than the count took.
+/// A result is renewed if it is older than this and older than the count's duration times a factor.
 const FRESH: Duration = Duration::from_secs(1);
 const RATIO: u32 = 20;
-/// A request waits for a count that is this quick. It waits for a slower one only if what is cached is
-/// so old that it would mislead.
+/// A request waits for a count that takes at most this long. It waits for a slower one only if the cached
+/// result is so old that it would mislead.
 const SOON: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How one thing is counted.
+/// The function that counts.
 type Count<K, V> = fn(&Store, K) -> Result<V, RequestError>;
 
 struct Cached<V> {
@@ -28,7 +28,7 @@ struct Cached<V> {
     counting: bool,
 }
 
-/// How long to wait for a new count: `None` while the last is good enough.
+/// How long to wait for a new count; `None` while the cached result is recent enough.
 fn wait(age: Duration, took: Duration) -> Option<Duration> {
     let good_for = FRESH.max(took * RATIO);
     match age {
@@ -43,7 +43,7 @@ pub(crate) struct CountCache<K, V> {
     known: Arc<Mutex<HashMap<K, Cached<V>>>>,
     /// Notified at the end of every count.
     done: tokio::sync::watch::Sender<()>,
-    /// Held during the first count, so that twenty tabs do not start twenty.
+    /// Held during the first count, so that many tabs do not start one each.
     first: tokio::sync::Mutex<()>,
 }
 
@@ -82,9 +82,9 @@ where
         count_now(store, key, count, &self.known).await
     }
 
-    /// What is cached, after a wait for something newer where that is worth it.
+    /// The cached result, after waiting for a newer one if that is worthwhile.
     async fn renewed(&self, store: &StorePool, key: K, count: Count<K, V>) -> Option<Arc<V>> {
-        // From here on no end of a count is missed.
+        // Subscribed first, so that the end of a count cannot be missed.
         let mut done = self.done.subscribe();
         let wait = self.renew(store, key, count)?;
         let counting = || lock(&self.known).get(&key).is_some_and(|known| known.counting);
@@ -96,7 +96,7 @@ where
         lock(&self.known).get(&key).map(|known| known.counted.clone())
     }
 
-    /// Starts a new count if the last is too old, and returns how long to wait for it.
+    /// Starts a new count if the cached one is too old, and returns how long to wait for it.
     fn renew(&self, store: &StorePool, key: K, count: Count<K, V>) -> Option<Duration> {
         let mut all = lock(&self.known);
         let known = all.get_mut(&key)?;
@@ -106,7 +106,7 @@ where
             let (store, all) = (store.clone(), self.known.clone());
             let done = self.done.clone();
             tokio::spawn(async move {
-                // The next request meets the same error; until then the old count stays.
+                // The next request gets the same error; until then the old result stays.
                 if count_now(&store, key, count, &all).await.is_err()
                     && let Some(known) = lock(&all).get_mut(&key)
                 {
@@ -146,7 +146,7 @@ mod tests {
         let quick = ms(5);
         assert_eq!(wait(ms(900), quick), None);
         assert!(wait(ms(1100), quick).is_some_and(|wait| wait >= quick * 2));
-        // A million runs: nobody waits while others ask, and the first after a night does.
+        // A million runs: while requests keep coming none waits, but the first one after a night does.
         let slow = ms(1000);
         assert_eq!(wait(ms(19_000), slow), None);
         assert_eq!(wait(ms(21_000), slow), Some(Duration::ZERO));

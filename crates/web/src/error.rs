@@ -1,4 +1,4 @@
-//! Why a request could not be answered, as a status, a code for programs and a message for people.
+//! Why a request failed: a status, a code for programs and a message for people.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -57,12 +57,12 @@ impl RequestError {
         self.status == StatusCode::NOT_FOUND
     }
 
-    /// Whether the connection to the record can be used again.
+    /// Whether the connection to the record can be reused.
     pub(crate) fn is_store_usable(&self) -> bool {
         self.store_usable
     }
 
-    /// The answer under `/api`.
+    /// The response under `/api`.
     pub(crate) fn as_json(&self) -> Response {
         let document =
             ErrorDocument { error: ErrorBody { code: self.code, message: &self.message } };
@@ -124,7 +124,7 @@ fn ambiguous(text: &str, candidates: &[RunId]) -> String {
     )
 }
 
-/// An error answered as JSON.
+/// An error, sent as JSON.
 pub(crate) struct ApiError(RequestError);
 
 impl<E: Into<RequestError>> From<E> for ApiError {

@@ -1,8 +1,8 @@
-//! Why a run failed, as far as its output tells: the first lines that report an error, and where they
-//! are.
+//! Why a run failed, according to its output: the first lines that report an error, and their
+//! positions.
 //!
-//! Of a large output only the beginning and the end are looked at, and the answer says so. What was
-//! found of a run that is over does not change, so it is kept.
+//! Only the beginning and the end of a large output are searched, and the result says so. The result
+//! for a finished run does not change, so it is cached.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,17 +19,17 @@ use crate::output_source::OutputSource;
 use crate::output_window::read;
 use crate::store_pool::Store;
 
-/// Bytes of each stream that are looked at, from its beginning and from its end.
+/// Bytes that are searched at the beginning and at the end of each stream.
 const HEAD: u64 = 256 << 10;
 const TAIL: u64 = 512 << 10;
-/// Lines that are shown of each stream, and how much of one.
+/// How many lines of each stream are shown, and how much of each.
 const LINES: usize = 6;
 const MAX_LINE: usize = 400;
-/// Lines shown of an output in which nothing looks like an error.
+/// How many lines are shown if none looks like an error.
 const LAST_LINES: usize = 4;
-/// Output in which lines are counted for the links to them.
+/// Bytes in which lines are counted for links to them.
 const COUNTED: u64 = 8 << 20;
-/// Runs whose reasons are kept.
+/// How many runs' results are cached.
 const KEPT: usize = 128;
 
 /// A line of the output.
@@ -45,13 +45,13 @@ pub(crate) struct ErrorLine {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FailureReasons {
     pub(crate) lines: Vec<ErrorLine>,
-    /// How sure it is that they say why; `None` where they are only the last ones.
+    /// How certain it is that they are errors; `None` if they are just the last lines.
     pub(crate) kind: Option<ErrorKind>,
-    /// All output was looked at.
+    /// The whole output was searched.
     pub(crate) complete: bool,
 }
 
-/// The lines of one stream that are of interest.
+/// The selected lines of one stream.
 #[derive(Default)]
 struct StreamLines {
     reported: Vec<ErrorLine>,
@@ -65,7 +65,7 @@ impl FailureReasons {
         let mut complete = true;
         let mut found = Vec::new();
         for stream in [Stream::Stderr, Stream::Stdout] {
-            // The events of an agent quote errors that it saw, which are not why it failed.
+            // The events of an agent quote errors that it saw, which are not the reason of its failure.
             if run.intent.kind() == Kind::Agent && stream == Stream::Stdout {
                 continue;
             }
@@ -84,7 +84,7 @@ impl FailureReasons {
         Ok(Self::of(found, complete))
     }
 
-    /// The numbers of the lines, where counting takes no time.
+    /// The line numbers, as far as counting is fast.
     pub(crate) fn numbers(
         &self,
         store: &Store,
@@ -96,13 +96,13 @@ impl FailureReasons {
             let length = output.length();
             let effort = if length <= COUNTED { length } else { 0 };
             let of = (id, OutputSource::One(line.stream));
-            // Without a number the line is known by its offset.
+            // A line without a number is identified by its offset.
             lines.line_at(of, &mut output, length, (line.offset, effort)).ok()?.0
         };
         self.lines.iter().map(number).collect()
     }
 
-    /// What is sure counts; what only sounds like an error where nothing is; else how it ended.
+    /// Certain errors only; if there are none, likely ones; if there are none, the last lines.
     fn of(streams: Vec<StreamLines>, complete: bool) -> Self {
         let has = |of: fn(&StreamLines) -> usize| streams.iter().any(|lines| of(lines) > 0);
         let kind = if has(|lines| lines.reported.len()) {
@@ -125,7 +125,7 @@ impl FailureReasons {
     }
 }
 
-/// The parts of an output that are looked at.
+/// The parts of an output that are searched.
 fn ranges(length: u64) -> impl Iterator<Item = Range<u64>> {
     let whole = length <= HEAD + TAIL;
     let first = if whole { 0..length } else { 0..HEAD };
@@ -136,7 +136,7 @@ fn ranges(length: u64) -> impl Iterator<Item = Range<u64>> {
 impl StreamLines {
     fn look(&mut self, stream: Stream, bytes: &[u8], range: &Range<u64>, length: u64) {
         let mut at = 0;
-        // The line that a part begins in the middle of is left out, and the one it ends in.
+        // Skip lines that are cut at the beginning or end of a part.
         if range.start > 0 {
             at = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
         }
@@ -167,7 +167,7 @@ impl StreamLines {
             Some(ErrorKind::Likely) => self.likely.len() < LINES,
             None => false,
         };
-        // Nearly every line is neither: its styles are not worth reading unless it is a last one.
+        // Most lines are neither: parse the styles only of those that may be last.
         let line = ErrorLine { stream, offset, spans: spans(), cut };
         match kind {
             Some(ErrorKind::Reported) if room => self.reported.push(line.clone()),
@@ -181,12 +181,12 @@ impl StreamLines {
     }
 }
 
-/// The reasons of runs that were looked at lately.
+/// The results for recently shown runs.
 #[derive(Default)]
 pub(crate) struct ReasonsCache(Mutex<VecDeque<(RunId, Arc<FailureReasons>)>>);
 
 impl ReasonsCache {
-    /// Of a run that is over; others have none yet.
+    /// The reasons of a finished run; empty for others.
     pub(crate) fn of(&self, store: &Store, run: &Run) -> Result<Arc<FailureReasons>, RequestError> {
         let id = run.intent.id();
         if run.state == State::Running || run.success() {
@@ -207,7 +207,7 @@ impl ReasonsCache {
     }
 }
 
-/// The end of the last character that fits; bytes that are no text have none.
+/// The end of the last character that fits, also in invalid UTF-8.
 fn whole_characters(line: &[u8], most: usize) -> usize {
     let is_begin = |at: &usize| line.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     (most.saturating_sub(3)..=most).rev().find(is_begin).unwrap_or(most)

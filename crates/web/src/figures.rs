@@ -8,10 +8,10 @@ use crate::count_cache::CountCache;
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// Bars of a chart.
+/// Number of bars in a chart.
 pub(crate) const SLICES: usize = 48;
 
-/// Commands that are listed as slow.
+/// How many commands are listed as slow.
 const SLOWEST: usize = 5;
 
 /// How far back the charts go.
@@ -38,7 +38,7 @@ impl TimeRange {
     pub(crate) fn parse(text: Option<&str>) -> Result<Self, RequestError> {
         let Some(text) = text else { return Ok(Self::Week) };
         Self::ALL.into_iter().find(|range| range.as_str() == text).ok_or_else(|| {
-            RequestError::bad_request(format!("range={text} is none of 24h, 7d, 30d, all"))
+            RequestError::bad_request(format!("range={text} is not one of 24h, 7d, 30d, all"))
         })
     }
 
@@ -52,7 +52,7 @@ impl TimeRange {
     }
 }
 
-/// What was counted.
+/// The results of counting.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
     pub(crate) range: TimeRange,
@@ -75,7 +75,7 @@ impl Figures {
             Some(hours) => now - SignedDuration::from_hours(hours),
             None => totals.first.unwrap_or(now - SignedDuration::from_hours(1)),
         };
-        // What began in this very moment belongs to the last slice.
+        // A run that begins at this very moment belongs to the last slice.
         let until = now + SignedDuration::from_secs(1);
         Ok(Self {
             range,

@@ -1,10 +1,10 @@
 //! The local web page over the record: pages for people, JSON under `/api/v1` for programs.
 //!
-//! Pages are rendered here and work without their script. The record is only read, each time in a
-//! short query on a blocking thread whose answer is complete before the first byte is sent, so a
+//! Pages are rendered on the server and work without their script. The record is only read, each time in a
+//! short query on a blocking thread that is complete before the first byte is sent, so a
 //! slow client never holds a snapshot. Loops are controlled through their own mailbox, and
-//! a run is repeated only where the server was started for that. Nothing here
-//! prints, and no request is sent to anyone else.
+//! commands are run again only if the server was started with that option. Nothing in this crate
+//! prints or sends requests to other machines.
 
 mod access_token;
 mod ansi;

@@ -1,7 +1,7 @@
-//! How many lines there are before each place of an output, so that lines have numbers and addresses.
+//! Counts line feeds in an output, so that lines have numbers and addresses.
 //!
-//! Counting reads, and so checks, all output before a place. What was counted is kept and continued: an
-//! answer that would take too long says how far it came instead.
+//! Counting reads, and so verifies, all output before a position. Counts are cached and continued; a request
+//! that would take too long returns how far it got.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,21 +11,21 @@ use retake_types::{RunId, Stream};
 
 use crate::output_source::OutputSource;
 
-/// A count is kept for every block of this many bytes.
+/// A count is cached for every block of this many bytes.
 const EVERY: u64 = 256 << 10;
-/// Outputs whose counts are kept.
+/// How many outputs' counts are cached.
 const KEPT: usize = 32;
 
-/// Line feeds before each block of an output, as far as they are counted.
+/// The line feeds before each block of an output, as far as they are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LineIndex {
-    /// The first is 0; one for each block that is counted, and for the end.
+    /// The first is 0; one for each counted block, and one for the end.
     before: Vec<u64>,
     counted_to: u64,
     line_feeds: u64,
 }
 
-/// Where a line begins, and which one it is.
+/// The offset and number of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LineStart {
     pub(crate) line: u64,
@@ -41,7 +41,7 @@ impl LineIndex {
         self.counted_to
     }
 
-    /// Counts further, up to an offset.
+    /// Continues counting up to an offset.
     fn extend(&mut self, output: &mut (impl Read + Seek), to: u64) -> io::Result<()> {
         let mut buffer = Vec::new();
         output.seek(SeekFrom::Start(self.counted_to))?;
@@ -62,7 +62,7 @@ impl LineIndex {
         Ok(())
     }
 
-    /// The number of the line that an offset lies in, from 1; `None` where that is not counted yet.
+    /// The number of the line at an offset, from 1; `None` if it is not counted yet.
     fn line_at(&self, output: &mut (impl Read + Seek), offset: u64) -> io::Result<Option<u64>> {
         if offset > self.counted_to {
             return Ok(None);
@@ -79,7 +79,7 @@ impl LineIndex {
         Ok(Some(before + count(&buffer) + 1))
     }
 
-    /// Where a line begins; `None` where it is not within what is counted.
+    /// The offset of a line; `None` if it is not within the counted part.
     fn offset_of(&self, output: &mut (impl Read + Seek), line: u64) -> io::Result<Option<u64>> {
         let Some(feeds) = line.checked_sub(1) else { return Ok(None) };
         if feeds == 0 {
@@ -88,7 +88,7 @@ impl LineIndex {
         if feeds > self.line_feeds {
             return Ok(None);
         }
-        // The last block before which there are fewer line feeds.
+        // The last block with fewer line feeds before it.
         let block = self.before.partition_point(|before| *before < feeds).saturating_sub(1);
         let (start, before) = (block as u64 * EVERY, self.before[block]);
         let mut buffer = Vec::new();
@@ -103,17 +103,17 @@ impl LineIndex {
 
 type Output = (RunId, Option<Stream>);
 
-/// The counts of outputs that were looked at lately, the last one first.
+/// The counts of recently shown outputs, the latest first.
 #[derive(Default)]
 pub(crate) struct LineIndexes(Mutex<VecDeque<(Output, LineIndex)>>);
 
 impl LineIndexes {
-    /// Takes a count out; two who count the same output at once count twice, and neither waits.
+    /// Takes a count out of the cache: two requests for the same output count twice instead of waiting.
     fn take(&self, key: Output, length: u64) -> LineIndex {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kept.iter().find(|(known, _)| *known == key).map(|(_, index)| index.clone());
         kept.retain(|(known, _)| *known != key);
-        // An output that got shorter is another one.
+        // An output that became shorter is a different one.
         known.filter(|index| index.counted_to <= length).unwrap_or_default()
     }
 
@@ -141,8 +141,8 @@ impl LineIndexes {
         result
     }
 
-    /// The number of the line at an offset, if reading at most `effort` more bytes tells; and how far
-    /// was counted.
+    /// The number of the line at an offset, if reading at most `effort` more bytes finds it; and how far
+    /// the output is counted.
     pub(crate) fn line_at(
         &self,
         of: (RunId, OutputSource),
@@ -157,8 +157,8 @@ impl LineIndexes {
         })
     }
 
-    /// Where a line begins, or the last line where there are fewer. `None` where the line is farther
-    /// than `effort` bytes behind what is counted.
+    /// The offset of a line, or of the last line if there are fewer. `None` if the line is more than
+    /// `effort` bytes beyond the counted part.
     pub(crate) fn start_of(
         &self,
         of: (RunId, OutputSource),
@@ -166,13 +166,13 @@ impl LineIndexes {
         length: u64,
         (line, effort): (u64, u64),
     ) -> io::Result<Option<LineStart>> {
-        /// Bytes after which it is looked whether the line was passed.
+        /// After this many bytes, counting checks whether it has passed the line.
         const STEP: u64 = 4 << 20;
         self.with(of, output, length, |index, mut output| {
             let limit = index.counted_to.saturating_add(effort).min(length);
             loop {
                 if let Some(offset) = index.offset_of(&mut output, line)? {
-                    // Behind the last line feed no line begins.
+                    // No line begins after the last line feed.
                     if offset < length || line == 1 {
                         return Ok(Some(LineStart { line, offset }));
                     }
@@ -186,7 +186,7 @@ impl LineIndexes {
             if index.counted_to < length {
                 return Ok(None);
             }
-            // One more than there are line feeds, unless that one is empty.
+            // One more line than line feeds, unless the last one is empty.
             for line in [index.line_feeds + 1, index.line_feeds.max(1)] {
                 if let Some(offset) =
                     index.offset_of(&mut output, line)?.filter(|at| *at < length || line == 1)
@@ -199,7 +199,7 @@ impl LineIndexes {
     }
 }
 
-/// An output that can be read anywhere.
+/// An output with random access.
 trait ReadSeek: Read + Seek {}
 
 impl<T: Read + Seek> ReadSeek for T {}
@@ -230,7 +230,7 @@ mod tests {
                 assert_eq!(found, Some(line));
             }
         }
-        // There is no such line: the last one is meant.
+        // A line beyond the end selects the last one.
         let last = indexes.start_of((id, OF.0), &mut output, length, (900_000, OF.1)).unwrap();
         assert_eq!(last.unwrap().line, 120_000);
         let end = indexes.line_at((id, OF.0), &mut output, length, (length, OF.1)).unwrap();
@@ -252,7 +252,7 @@ mod tests {
         text.extend(b"more\n");
         let mut output = Cursor::new(text.clone());
         assert_eq!(ask(&mut output, length + 5, 100), (Some(length + 2), length + 5));
-        // Another output of the same name is shorter.
+        // Another output of the same run is shorter.
         let mut short = Cursor::new(b"a\nb".to_vec());
         assert_eq!(ask(&mut short, 3, 100), (Some(2), 3));
     }

@@ -1,4 +1,4 @@
-//! Finds a text in the output of a run as it is shown: escape sequences may stand between any two
+//! Finds a text in the output of a run as displayed: escape sequences may occur between any two
 //! letters. Finds lines that report an error in the same way.
 
 use std::io::{self, Read, Seek};
@@ -22,7 +22,7 @@ const BLOCK: usize = 1 << 20;
 const MAX_NEEDLE: usize = 200;
 /// A match may continue in the next block, with this much between its letters.
 const MAX_BETWEEN: usize = 4096;
-/// An error that is reported in a longer line may be missed at the edge of a block.
+/// An error in a longer line may be missed at the edge of a block.
 const MAX_LINE: usize = 64 << 10;
 /// Bytes before a match in which earlier matches are counted.
 const MAX_BEFORE: u64 = 256 << 10;
@@ -30,31 +30,31 @@ const MAX_BEFORE: u64 = 256 << 10;
 const ESCAPE: &str =
     r"(?:\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~]))";
 
-/// Where something was found.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SearchResult {
-    /// Where it begins and ends; `None` where it is not in the part that was searched.
+    /// The range of the match; `None` if the searched part has none.
     pub(crate) found: Option<[u64; 2]>,
-    /// The end of the part that was searched (its beginning, in a search backwards); the next search
-    /// begins here.
+    /// The end of the searched part (its beginning, in a backward search); the next search
+    /// continues here.
     pub(crate) looked_to: u64,
     pub(crate) length: u64,
-    /// How often it occurs between `since` and here; `None` unless asked for.
+    /// The number of matches between `since` and this one; `None` unless requested.
     pub(crate) before: Option<usize>,
 }
 
-/// How often something occurs.
+/// The number of matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MatchCount {
     pub(crate) matches: u64,
-    /// The end of the part that was searched; the next count begins here.
+    /// The end of the searched part; the next count continues here.
     pub(crate) looked_to: u64,
     pub(crate) length: u64,
 }
 
-/// What is looked for.
+/// What to search for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// ASCII letters match in both cases.
@@ -65,9 +65,9 @@ pub(crate) enum Wanted {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// The first at or after the offset.
+    /// The first match at or after the offset.
     Forwards,
-    /// The last that begins before the offset.
+    /// The last match that begins before the offset.
     Backwards,
 }
 
@@ -77,11 +77,11 @@ pub(crate) struct OutputSearch {
     pub(crate) wanted: Wanted,
     pub(crate) from: u64,
     pub(crate) direction: Direction,
-    /// Occurrences between this offset and the first are counted.
+    /// Matches between this offset and the found one are counted.
     pub(crate) since: Option<u64>,
 }
 
-/// Finds one occurrence.
+/// Finds one match.
 pub(crate) fn find(
     store: &Store,
     id: RunId,
@@ -102,7 +102,7 @@ pub(crate) fn find(
     }
 }
 
-/// Counts the occurrences that begin in a range, as far as one search reads.
+/// Counts the matches that begin in a range, as far as one search reads.
 pub(crate) fn count(
     store: &Store,
     id: RunId,
@@ -123,7 +123,7 @@ pub(crate) fn count(
     }
 }
 
-/// A pattern for what is looked for, as it is and with escape sequences in it.
+/// A pattern for the text, as it is and with escape sequences in it.
 enum Needle {
     Text { plain: Regex, coloured: Regex, length: usize },
     Errors,
@@ -152,11 +152,11 @@ impl Needle {
         let ascii = text.is_ascii();
         let build = |pattern: &str| {
             RegexBuilder::new(pattern)
-                // Without the Unicode tables only ASCII letters have two cases.
+                // Without Unicode tables only ASCII letters are matched in both cases.
                 .case_insensitive(ascii)
                 .unicode(!ascii)
                 .build()
-                .map_err(|_| RequestError::bad_request("this text cannot be searched for"))
+                .map_err(|_| RequestError::bad_request("this text cannot be used in a search"))
         };
         let letters: Vec<String> =
             text.chars().map(|letter| regex::escape(letter.encode_utf8(&mut [0; 4]))).collect();
@@ -169,7 +169,7 @@ impl Needle {
         })
     }
 
-    /// What a match may take at most: one that begins in a block may end in the next.
+    /// Maximum length of a match: one that begins in a block may end in the next.
     fn reach(&self) -> u64 {
         match self {
             Self::Text { length, .. } => (length + MAX_BETWEEN) as u64,
@@ -177,8 +177,7 @@ impl Needle {
         }
     }
 
-    /// All occurrences in a block, in order. Most output has no escape sequences, and is searched
-    /// faster without.
+    /// All matches in a block, in order. Most output has no escape sequences, which is faster to search.
     fn all(&self, bytes: &[u8]) -> Vec<Range<usize>> {
         match self {
             Self::Text { plain, coloured, .. } => {
@@ -197,7 +196,7 @@ fn errors(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
-        // Up to the next line with an escape sequence many lines are looked at together.
+        // Lines up to the next escape sequence are searched together.
         let escape = bytes[at..].iter().position(|byte| *byte == 0x1b).map(|escape| at + escape);
         let line = escape.map_or(bytes.len(), |escape| {
             bytes[at..escape]
@@ -227,7 +226,7 @@ fn errors(bytes: &[u8]) -> Vec<Range<usize>> {
     found
 }
 
-/// The line that a place lies in, without its line feed.
+/// The line around a position, without its line feed.
 fn line_around(bytes: &[u8], at: usize) -> Range<usize> {
     let start = bytes[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |feed| feed + 1);
     let end =
@@ -235,7 +234,7 @@ fn line_around(bytes: &[u8], at: usize) -> Range<usize> {
     start..end
 }
 
-/// Hands out every occurrence that begins in a range, in order and once. Gives how far was looked.
+/// Calls `found` for every match that begins in a range, in order and once. Returns how far it searched.
 fn scan(
     output: &mut (impl Read + Seek),
     (length, range): (u64, Range<u64>),
@@ -251,7 +250,7 @@ fn scan(
     while at < limit {
         let end = at.saturating_add(BLOCK as u64).min(length);
         let bytes = read(output, &(at..end))?;
-        // What begins near the end of a block may end behind it: it is looked at with the next.
+        // A match near the end of a block may continue after it: it is searched with the next block.
         let sure = match bytes.iter().rposition(|byte| *byte == b'\n') {
             _ if end == length => length,
             Some(feed) if by_lines => at + feed as u64 + 1,
@@ -273,7 +272,7 @@ fn scan(
     Ok(at.max(limit.min(length)))
 }
 
-/// Where the first line begins that does not begin before an offset. Half a line may look like another.
+/// The beginning of the first line at or after an offset: a partial line may look like an error.
 fn next_line(output: &mut (impl Read + Seek), at: u64, length: u64) -> io::Result<u64> {
     if at == 0 {
         return Ok(0);
@@ -317,7 +316,7 @@ fn find_in(
     Ok(SearchResult { found, looked_to, length, before })
 }
 
-/// The last occurrence that begins before an offset. Gives where the searched part begins.
+/// The last match that begins before an offset. Also returns the beginning of the searched part.
 fn backwards(
     output: &mut (impl Read + Seek),
     (length, from): (u64, u64),

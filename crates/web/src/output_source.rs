@@ -1,4 +1,4 @@
-//! Which output of a run is looked at.
+//! Selects an output of a run.
 
 use retake_types::Stream;
 use serde::{Serialize, Serializer};
@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use crate::error::RequestError;
 use crate::params::Params;
 
-/// Which output of a run.
+/// An output of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputSource {
     One(Stream),
@@ -21,7 +21,7 @@ impl OutputSource {
             Some("stderr") => Ok(Self::One(Stream::Stderr)),
             Some("merged") => Ok(Self::Interleaved),
             Some(other) => Err(RequestError::bad_request(format!(
-                "stream={other} is none of stdout, stderr, merged"
+                "stream={other} is not one of stdout, stderr, merged"
             ))),
         }
     }

@@ -1,4 +1,4 @@
-//! Windows into the output of a run: a piece by offset, never the whole.
+//! Windows into the output of a run: parts by offset, never the whole.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -19,19 +19,19 @@ use crate::store_pool::Store;
 /// Bytes of a window by default, and at most.
 const WINDOW: usize = 64 << 10;
 const MAX_WINDOW: usize = 256 << 10;
-/// Bytes that are counted through at most for the numbers of the lines of a window.
+/// Maximum number of bytes that are read to number the lines of a window.
 const COUNTED: u64 = 8 << 20;
-/// The beginning of a window is moved to a line's if one begins this soon.
+/// A window is moved to the beginning of a line if one begins within this distance.
 const NEAR: usize = 16 << 10;
 
-/// Where a window begins or ends.
+/// The position of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowPosition {
-    /// From exactly here, as a reader that continues does.
+    /// From exactly this offset, for a reader that continues.
     From(u64),
-    /// From about here: where a line begins.
+    /// From the beginning of a line near this offset.
     Near(u64),
-    /// Up to here.
+    /// Up to this offset.
     Before(u64),
     End,
 }
@@ -58,25 +58,25 @@ pub(crate) fn size(params: &Params) -> Result<usize, RequestError> {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct OutputWindow {
     pub(crate) stream: OutputSource,
-    /// Where it begins and ends, and how long the output is at this moment.
+    /// Its range, and the current length of the output.
     pub(crate) offset: u64,
     pub(crate) end: u64,
     pub(crate) length: u64,
-    /// Where it ends in each stream.
+    /// Its end in each stream.
     pub(crate) offsets: [u64; 2],
-    /// The number of the line that it begins in, from 1; `None` where that is not counted yet.
+    /// The number of its first line, from 1; `None` if that is not counted yet.
     pub(crate) line: Option<u64>,
-    /// That line began before.
+    /// The first line began before the window.
     pub(crate) begun: bool,
     pub(crate) pieces: Vec<WindowPiece>,
 }
 
-/// What arrived from one stream.
+/// Output that arrived from one stream.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WindowPiece {
     pub(crate) stream: Stream,
-    /// Milliseconds since the start, where known.
+    /// Milliseconds since the start, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) at_ms: Option<u64>,
     #[serde(flatten)]
@@ -86,7 +86,7 @@ pub(crate) struct WindowPiece {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase", untagged)]
 pub(crate) enum Content {
-    /// As it is. The exact bytes too where it is not UTF-8.
+    /// As text. The exact bytes too if it is not UTF-8.
     Text {
         text: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub(crate) struct WindowRequest {
     pub(crate) at: WindowPosition,
     pub(crate) size: usize,
     pub(crate) spans: bool,
-    /// Says when what a single stream wrote arrived.
+    /// Includes the times of arrival of a single stream.
     pub(crate) times: bool,
 }
 
@@ -137,7 +137,7 @@ impl WindowRequest {
         self.times || self.source == OutputSource::Interleaved
     }
 
-    /// The window. Lines are numbered where `lines` has counted up to here, or can soon.
+    /// Reads the window. Lines are numbered if `lines` has counted up to here, or can do so quickly.
     pub(crate) fn window(
         self,
         store: &Store,
@@ -181,7 +181,7 @@ impl WindowRequest {
         offsets[stream.index()] = end;
         let mut style = Style::default();
         let arrivals = arrivals.map(|order| order.arrivals(stream, start..end)).unwrap_or_default();
-        // A time is that of the beginning of a line.
+        // The time of a line is that of its beginning.
         let line_at = |offset: u64| {
             let from = (offset.saturating_sub(start) as usize).saturating_sub(1);
             let feed = bytes[from..].iter().position(|byte| *byte == b'\n');
@@ -191,7 +191,7 @@ impl WindowRequest {
             }
         };
         let mut pieces = Vec::new();
-        // What comes before the first arrival that is known has no time.
+        // Output before the first known arrival has no time.
         let mut from = start;
         let mut at_us = None;
         let mut piece = |to: u64, at_us: Option<u64>, from: u64| {
@@ -252,7 +252,7 @@ impl OutputWindow {
         Self { stream, offset, end, length, offsets, line: None, begun: false, pieces }
     }
 
-    /// The same with the number of its first line, where that is known soon.
+    /// The same with the number of its first line, if that can be counted quickly.
     fn numbered(
         mut self,
         output: &mut (impl Read + Seek),
@@ -267,7 +267,7 @@ impl OutputWindow {
     }
 }
 
-/// The bytes of a window and where they begin. It begins and ends with lines where these are not
+/// The bytes of a window and their offset. It begins and ends with complete lines if these are not
 /// too long, and never within a character.
 fn cut(
     output: &mut (impl Read + Seek),
@@ -316,7 +316,7 @@ fn memrchr_newline(bytes: &[u8]) -> Option<usize> {
     bytes.iter().rposition(|byte| *byte == b'\n')
 }
 
-/// Where the first whole line begins, if that is near; else the first whole character.
+/// The beginning of the first complete line, if that is near; otherwise of the first character.
 fn line_start(bytes: &[u8]) -> usize {
     let near = &bytes[..bytes.len().min(NEAR)];
     match near.iter().position(|byte| *byte == b'\n') {

@@ -1,5 +1,5 @@
-//! The query of an address, as filters and windows of the record. An error names the value that cannot
-//! be used.
+//! The query of an address, as filters and windows of the record. An error names the invalid
+//! value.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use retake_types::{Kind, OutcomeKind};
 
 use crate::error::RequestError;
 
-/// What a cursor must be.
+/// The requirement for a cursor.
 pub(crate) const NO_PLACE: &str = "a position in this list; use `next` of the previous page";
 
-/// The pairs behind the `?` of an address.
+/// The pairs after the `?` of an address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Params {
     pairs: Vec<(String, String)>,
@@ -21,7 +21,7 @@ pub(crate) struct Params {
 
 impl From<Vec<(String, String)>> for Params {
     fn from(mut pairs: Vec<(String, String)>) -> Self {
-        // A field of a form that was left empty asks for nothing.
+        // An empty field of a form counts as absent.
         pairs.retain(|(_, value)| !value.is_empty());
         Self { pairs }
     }
@@ -56,11 +56,11 @@ impl Params {
         text.parse().map(Some).map_err(bad)
     }
 
-    /// How many entries a page of a list has.
+    /// The number of entries on a page of a list.
     pub(crate) fn limit(&self, usual: usize, most: usize) -> Result<usize, RequestError> {
         match self.number("limit")? {
             None => Ok(usual),
-            Some(0) => Err(RequestError::bad_request("limit=0 asks for nothing; it is 1 or more")),
+            Some(0) => Err(RequestError::bad_request("limit must be 1 or more")),
             Some(given) => Ok(usize::try_from(given).unwrap_or(most).min(most)),
         }
     }
@@ -83,14 +83,18 @@ impl Params {
         let Some(text) = self.get("kind") else { return Ok(None) };
         let known = Kind::ALL.into_iter().find(|kind| kind.as_str() == text);
         known.map(Some).ok_or_else(|| {
-            RequestError::bad_request(format!("kind={text} is none of exec, matrix, agent, crash"))
+            RequestError::bad_request(format!(
+                "kind={text} is not one of exec, matrix, agent, crash"
+            ))
         })
     }
 
     pub(crate) fn filter(&self) -> Result<RunFilter, RequestError> {
-        // SQLite would compare only what precedes it.
+        // SQLite would compare only the part before it.
         if let Some((name, _)) = self.pairs.iter().find(|(_, value)| value.contains('\0')) {
-            return Err(RequestError::bad_request(format!("{name} has a NUL, which no run has")));
+            return Err(RequestError::bad_request(format!(
+                "{name} contains a NUL, which no run has"
+            )));
         }
         let text = |name: &str| self.get(name).map(str::to_owned);
         let mut labels = Vec::new();
@@ -120,7 +124,7 @@ impl Params {
         })
     }
 
-    /// Whether nothing but these names has a value.
+    /// Whether only these names have a value.
     pub(crate) fn only(&self, names: &[&str]) -> bool {
         self.pairs.iter().all(|(name, _)| names.contains(&name.as_str()))
     }
@@ -130,13 +134,13 @@ impl Params {
         self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The address without one value of a name, and from its beginning.
+    /// The address of the first page, without one value of a parameter.
     pub(crate) fn without(&self, path: &str, (name, value): (&str, &str)) -> String {
         let kept = self.pairs().filter(|pair| *pair != (name, value) && pair.0 != "cursor");
         address_of(path, &kept.collect::<Vec<_>>())
     }
 
-    /// Whether there is any filter, besides the words to search and how the list is shown.
+    /// Whether there is any filter, besides the search words and display options.
     pub(crate) fn filters(&self) -> bool {
         let view = |name: &str| matches!(name, "q" | "cursor" | "limit" | "col" | "sort" | "deep");
         self.pairs.iter().any(|(name, _)| !view(name))
@@ -153,13 +157,13 @@ impl Params {
             _ => {
                 let words = OutcomeKind::ALL.map(OutcomeKind::as_str).join(", ");
                 return Err(RequestError::bad_request(format!(
-                    "status={text} is none of running, ok, failed, {words}"
+                    "status={text} is not one of running, ok, failed, {words}"
                 )));
             }
         }))
     }
 
-    /// A moment, or the beginning of a day where the server runs.
+    /// A point in time, or the beginning of a day in the server's time zone.
     fn time(&self, name: &str) -> Result<Option<Timestamp>, RequestError> {
         if let Some(day) = self.get(name).and_then(|text| text.parse::<jiff::civil::Date>().ok())
             && self.get(name).is_some_and(|text| text.len() == 10)
@@ -170,7 +174,7 @@ impl Params {
         self.parsed(name, "a time such as 2026-05-01 or 2026-05-01T12:00:00Z")
     }
 
-    /// The address with other values for some names; an empty value takes a name away.
+    /// The address with other values for some parameters; an empty value removes one.
     pub(crate) fn with(&self, path: &str, changes: &[(&str, &str)]) -> String {
         let kept = self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let kept = kept.filter(|(key, _)| !changes.iter().any(|(changed, _)| changed == key));
@@ -192,18 +196,17 @@ pub(crate) fn address_of(path: &str, pairs: &[(&str, &str)]) -> String {
     address
 }
 
-/// Part of a command line, unless it has a pattern of its own.
+/// Matches a part of a command line, unless the text has a pattern of its own.
 fn containing(text: &str) -> String {
     if text.contains(['*', '?', '[']) { text.to_owned() } else { format!("*{text}*") }
 }
 
-/// A path as one writes it where the server was started; without a current directory it can only be
-/// compared as it is.
+/// A path relative to the server's working directory; without a current directory it stays as it is.
 fn absolute(path: &str) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
-/// A text as part of an address.
+/// A text as a part of an address.
 pub(crate) fn encoded(text: &str) -> String {
     let mut address = String::new();
     encode(text, &mut address);
@@ -212,7 +215,7 @@ pub(crate) fn encoded(text: &str) -> String {
 
 /// A part of an address as text.
 pub(crate) fn decoded(part: &str) -> String {
-    // What cannot be part of an address has no meaning in one.
+    // Characters that cannot be part of an address decode to nothing.
     let uri = format!("/?part={part}").parse().unwrap_or_default();
     Params::from_uri(&uri).get("part").unwrap_or_default().to_owned()
 }

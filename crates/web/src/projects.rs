@@ -1,9 +1,9 @@
-//! Which project of a shared record a request is about. The record of this machine has no projects, and
-//! every request is about all of it.
+//! The project of a shared record that a request is about. The record of this machine has no projects;
+//! there, every request is about all of it.
 //!
-//! `?project=NAME` in any address chooses one, and `?project=` all of them; a browser remembers the choice
+//! `?project=NAME` in any address chooses a project, and `?project=` all of them; a browser remembers the choice
 //! in a cookie, so that every page, and every request of its script, is about the same project. Each project
-//! has caches of its own, so what was counted for one is never shown for another.
+//! has its own caches, so counts of one are never shown for another.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,14 +20,14 @@ use crate::params::{Params, address_of, decoded, encoded};
 use crate::shared_scope::SharedScope;
 
 const PARAM: &str = "project";
-/// How long the list of projects is kept.
+/// How long the list of projects is cached.
 const FRESH: Duration = Duration::from_secs(10);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What every request can use, by project.
+/// The shared state, by project.
 pub(crate) struct Apps {
     /// For the whole record.
     whole: Arc<App>,
@@ -40,15 +40,15 @@ impl Apps {
         Self { whole: Arc::new(app), read: Mutex::default(), of_projects: Mutex::default() }
     }
 
-    /// For what is the same whatever is read.
+    /// For requests that do not depend on a project.
     pub(crate) fn whole(&self) -> &Arc<App> {
         &self.whole
     }
 
-    /// The projects there are, at most a few seconds old.
+    /// The existing projects, at most a few seconds old.
     async fn names(&self, scope: &SharedScope) -> Vec<String> {
         if !lock(&self.read).is_some_and(|at| at.elapsed() < FRESH) {
-            // A database that cannot be read is reported by the page itself.
+            // The page itself reports a database that cannot be read.
             if let Ok(names) = self.whole.store.read(|store| Ok(store.projects()?)).await {
                 lock(&self.of_projects).retain(|name, _| names.contains(name));
                 scope.set_names(names);
@@ -63,7 +63,7 @@ impl Apps {
         let names = self.names(scope).await;
         let chosen = match asked(uri).or_else(|| remembered(headers, self.whole.port)) {
             Some(name) => Some(name).filter(|name| !name.is_empty()),
-            // Where there is one only, nobody need choose.
+            // A single project needs no choice.
             None => names.first().filter(|_| names.len() == 1).cloned(),
         };
         let Some(name) = chosen else { return self.whole.clone() };
@@ -72,7 +72,7 @@ impl Apps {
             return app.clone();
         }
         let app = Arc::new(self.whole.for_project(scope, &name));
-        // For a name that is none, or an earlier one, nothing is kept.
+        // No state is kept for an unknown or former name.
         if names.contains(&name) {
             apps.insert(name, app.clone());
         }
@@ -80,7 +80,7 @@ impl Apps {
     }
 }
 
-/// What the address says.
+/// The project in the address.
 fn asked(uri: &Uri) -> Option<String> {
     let pair = |pair: &str| match pair.split_once('=').unwrap_or((pair, "")) {
         (PARAM, value) => Some(decoded(value)),
@@ -102,7 +102,7 @@ fn remembered(headers: &HeaderMap, port: u16) -> Option<String> {
     pairs.find(|(key, _)| *key == name).map(|(_, value)| decoded(value))
 }
 
-/// The cookie by which a browser remembers the project that the address of a page names.
+/// The cookie that remembers the project in a page's address.
 pub(crate) fn choice_to_remember(app: &App, uri: &Uri) -> Option<HeaderValue> {
     if app.shared.is_none() || uri.path().starts_with("/api/") {
         return None;
@@ -112,7 +112,7 @@ pub(crate) fn choice_to_remember(app: &App, uri: &Uri) -> Option<HeaderValue> {
     HeaderValue::from_str(&cookie).ok()
 }
 
-/// The address without the project, which is no filter of a list.
+/// The address without the project, which is not a filter of a list.
 fn without_project(uri: &Uri) -> Uri {
     let pairs: Vec<(String, String)> = Params::from_uri(uri)
         .pairs()
@@ -121,12 +121,12 @@ fn without_project(uri: &Uri) -> Uri {
         .collect();
     let pairs: Vec<(&str, &str)> =
         pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    // What was an address is one without a part of its query.
+    // Removing a part of the query keeps an address valid.
     address_of(uri.path(), &pairs).parse().unwrap_or_else(|_| uri.clone())
 }
 
-/// What a request can use, for the project that it is about. Comes before the address in the arguments of a
-/// handler, which is then without the project.
+/// The state for the project of a request. As the first argument of a handler it also removes the project from
+/// the address that later arguments read.
 pub(crate) struct State<T>(pub(crate) T);
 
 impl FromRequestParts<Arc<Apps>> for State<Arc<App>> {

@@ -1,9 +1,9 @@
-//! A recorded run once more, at the request of a page: only where the server was started for it.
+//! Runs a recorded command again at the request of a page, if the server was started with that option.
 //!
-//! What runs is a request of the record, unchanged; a page cannot say anything but which one. The
-//! configuration is read anew, and the sandbox that it asks for applies. Requests that were recorded
-//! by somebody else (another user, another machine, an import, the inside of a sandbox) are refused: a
-//! record that somebody hands over must not make this machine run its commands.
+//! A recorded request is run unchanged; a page can only choose which one. The
+//! configuration is read again, and its sandbox applies. Requests that were recorded
+//! elsewhere (by another user, another machine, an import, the inside of a sandbox) are refused: a
+//! record from someone else must not make this machine run its commands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,25 +27,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::RequestError;
 use crate::store_pool::{Store, StorePool};
 
-/// The label by which a run says that a page asked for it.
+/// The label of a run that a page started.
 const VIA_LABEL: (&str, &str) = ("via", "page");
-/// Runs that pages have asked for and that are not over.
+/// Maximum number of runs in progress that pages have started.
 const AT_ONCE: usize = 4;
-/// How long the record is looked at for the intent of a run.
+/// How long to wait for a run's intent in the record.
 const APPEARS: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(15);
 
-/// What the server needs to run something; made by the program that starts it.
+/// What the server needs to run commands; provided by the program that starts it.
 pub struct RunPermission {
     pub project: Project,
     pub notify: Notify,
     /// As in [`RunContext`].
     pub on_open: fn(&mut retake_store::Store, &Notify),
-    /// Called when a run is over.
+    /// Called after a run has ended.
     pub finish: fn(EndedWorker, &Config),
 }
 
-/// The permission, and how many runs there are.
+/// The permission, and the number of runs in progress.
 pub(crate) struct Rerun {
     permission: RunPermission,
     turns: Arc<Semaphore>,
@@ -75,12 +75,12 @@ impl Rerun {
         Self { permission, turns: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// Whether a page may offer it for this run.
+    /// Whether a page may offer to run this command again.
     pub(crate) fn offers(&self, store: &Store, run: &Run) -> bool {
         matches!(foreign(store, run), Ok(None)) && again::again_request(run).is_ok()
     }
 
-    /// Starts the run once more; gives its id once its intent is on the record.
+    /// Starts the run; returns its id once its intent is recorded.
     pub(crate) async fn start(
         &self,
         pool: &StorePool,
@@ -101,7 +101,7 @@ impl Rerun {
         }
         let request = &mut again.request;
         confine(&mut request.sandbox, &config);
-        // The terminal of the server is nothing that a page can type into.
+        // A page cannot type into the server's terminal.
         if request.stdin == StdinSource::Inherit {
             request.stdin = StdinSource::Null;
         }
@@ -121,7 +121,7 @@ impl Rerun {
             .name("rerun".to_owned())
             .spawn(move || {
                 let result = perform(prepared, &context, turn);
-                // Nobody waits any more once the intent was seen.
+                // After the intent was seen there is no receiver any more.
                 drop(ended.send(result.as_ref().err().cloned()));
                 if let Ok(worker) = result {
                     finish(worker, &config);
@@ -132,7 +132,7 @@ impl Rerun {
     }
 }
 
-/// The recorded request, unless it is not ours to run.
+/// The recorded request, unless it must not be run here.
 fn read_request(
     store: &Store,
     find: impl FnOnce(&Store) -> Result<RunId, RequestError>,
@@ -151,7 +151,7 @@ fn read_request(
     Ok((run, request))
 }
 
-/// The project's sandbox over that of the request. What was confined stays so.
+/// Applies the project's sandbox over that of the request, and never weakens it.
 fn confine(asked: &mut SandboxRequest, config: &Config) {
     let configured =
         config.sandbox.request(SandboxedCommand::Exec, None, SandboxRequest::default());
@@ -161,7 +161,7 @@ fn confine(asked: &mut SandboxRequest, config: &Config) {
     }
 }
 
-/// Runs it to its end; the error is for the page.
+/// Runs it to its end; the error is shown on the page.
 fn perform(
     prepared: PreparedRun,
     context: &Arc<RunContext>,
@@ -169,7 +169,7 @@ fn perform(
 ) -> Result<EndedWorker, String> {
     let failed = |error: std::io::Error| format!("could not start a process: {error}");
     let mut worker = Worker::independent(context).map_err(failed)?;
-    // Before anything starts: what cannot be recorded is not run for a page.
+    // Checked before anything starts: a page may not start unrecorded runs.
     worker.store().map_err(|error| format!("it cannot be recorded: {error}"))?;
     let request = &prepared.request;
     let watches = request.effects.watches();
@@ -183,7 +183,7 @@ fn perform(
     Ok(worker.end())
 }
 
-/// Waits until a run is on the record, or could not be started.
+/// Waits until a run is recorded, or could not be started.
 async fn wait_for_intent(
     pool: &StorePool,
     id: RunId,
@@ -191,7 +191,7 @@ async fn wait_for_intent(
 ) -> Result<RunId, RequestError> {
     let until = tokio::time::Instant::now() + APPEARS;
     loop {
-        // Before the look: a run that is over is on the record.
+        // Read first: a run that has ended is already in the record.
         let over = outcome.try_recv();
         match pool.read(move |store| Ok(store.get(id)?)).await {
             Ok(_) => return Ok(id),
@@ -201,13 +201,13 @@ async fn wait_for_intent(
         match over {
             Ok(Some(why)) => return Err(RequestError::conflict(why)),
             Ok(None) | Err(tokio::sync::oneshot::error::TryRecvError::Closed) => {
-                return Err(RequestError::internal("the run ended and is not on the record"));
+                return Err(RequestError::internal("the run ended but is not in the record"));
             }
             Err(tokio::sync::oneshot::error::TryRecvError::Empty) => {}
         }
         if tokio::time::Instant::now() > until {
             return Err(RequestError::busy(
-                "the run is not on the record yet; it may still begin: look at the list of runs",
+                "the run is not in the record yet; it may still start: check the list of runs",
             ));
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -220,13 +220,15 @@ fn refusal(refusal: &AgainRefusal) -> String {
             "the variable {name} was redacted in the record and is not set for this server; set it and start `retake ui` again"
         ),
         AgainRefusal::RedactedPart(part) => {
-            format!("{part} was redacted in the record, so it is not known")
+            format!("{part} was redacted in the record, so its value is unknown")
         }
         AgainRefusal::RedactedArgument { position, text } => {
-            format!("argument {position} ({text}) was redacted in the record, so it is not known")
+            format!(
+                "argument {position} ({text}) was redacted in the record, so its value is unknown"
+            )
         }
         AgainRefusal::Reported => "it was reported from inside a sandbox".to_owned(),
-        AgainRefusal::NoArguments => "the record has no usable arguments of it".to_owned(),
+        AgainRefusal::NoArguments => "the record has no usable arguments".to_owned(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! A run among the runs of the same command: the ones before and after it, the last that passed, and
-//! what changed since.
+//! what has changed since.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,33 +13,33 @@ use retake_types::{Effects, Observations, Run, State};
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// Runs in between whose changed files are read.
+/// How many runs in between are searched for changed files.
 const MAX_WATCHED: usize = 40;
 
-/// Where a run stands among those of the same command.
+/// The position of a run among those of the same command.
 pub(crate) struct RunHistory {
     pub(crate) series: RunSeries,
     pub(crate) neighbours: RunNeighbours,
-    /// Of a run that failed.
+    /// Only of a failed run.
     pub(crate) since: Option<Box<SincePassed>>,
 }
 
-/// The last run that passed, and what is different since.
+/// The last run that passed, and the differences to it.
 pub(crate) struct SincePassed {
     pub(crate) passed: Run,
     pub(crate) changes: RunChanges,
 }
 
-/// In what two runs differ, apart from their output.
+/// The differences of two runs, apart from their output.
 pub(crate) struct RunChanges {
     pub(crate) differences: Vec<Difference>,
-    /// Variables that were inherited; `None` where the record does not tell.
+    /// Inherited variables; `None` if the record does not say.
     pub(crate) inherited: Option<ChangeCounts>,
-    /// The file of the program: what it was, and what it is.
+    /// The program's file: what it was, and what it is.
     pub(crate) program: Option<[String; 2]>,
     /// Files that recorded runs in between changed, as absolute paths.
     pub(crate) files: BTreeSet<String>,
-    /// Those are all that the record knows.
+    /// All of them are listed.
     pub(crate) files_complete: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The server: where it listens and what it serves.
+//! The server: its listener and its routes.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -31,7 +31,7 @@ pub enum ServerError {
     Start(io::Error),
 }
 
-/// Listens from the beginning, so that the address is known before it serves.
+/// Listens before it serves, so that the address is known.
 pub struct Server {
     listener: std::net::TcpListener,
     port: u16,
@@ -71,9 +71,9 @@ impl Server {
     }
 }
 
-/// Counts what the overview shows, so that its first visitor does not wait for it.
+/// Counts the figures of the overview in advance, so that its first visitor does not wait.
 async fn warm_cache(app: Arc<App>) {
-    // The first visitor meets the same error.
+    // The first visitor gets the same error.
     drop(app.figures.get(&app.store, TimeRange::Week, Figures::count).await);
     drop(app.tests.get(&app.store, (), TestSummaries::count).await);
 }

@@ -1,12 +1,12 @@
-//! Which part of a shared record is shown, and which others there are.
+//! The selected part of a shared record, and all its projects.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which part of a shared record is shown.
+/// The selected part of a shared record.
 pub(crate) struct SharedScope {
     /// `None` for all projects.
     pub(crate) project: Option<String>,
-    /// Of all projects; the same for each of them.
+    /// Shared by all projects.
     names: Arc<Mutex<Vec<String>>>,
 }
 

@@ -1,7 +1,7 @@
-//! Connections to the record. Queries run on blocking threads, a few at a time, each with a
-//! connection of its own.
+//! Connections to the record. Queries run on blocking threads, a few at a time, each with its own
+//! connection.
 //!
-//! A query returns owned data, so nothing of the database is held while an answer is sent.
+//! A query returns owned data, so no snapshot is held while a response is sent.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::RequestError;
 
-/// Queries at the same time. Each may keep a page cache of two megabytes.
+/// Maximum number of simultaneous queries. Each may keep a page cache of two megabytes.
 const QUERIES: usize = 8;
 /// The order of arrival of a run with millions of chunks takes tens of megabytes for a moment.
 const LARGE_QUERIES: usize = 1;
@@ -21,12 +21,12 @@ const LARGE_QUERIES: usize = 1;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a request waits until it may run its query.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a live page looks for something new: here, and in a record on another machine, where what
-/// runs is pushed now and then.
+/// How often a live page queries for changes: here, and in a record on another machine, to which runs are
+/// pushed now and then.
 const INTERVAL: Duration = Duration::from_millis(100);
 const SHARED_INTERVAL: Duration = Duration::from_secs(3);
 
-/// What a page reads: the record of this machine, or a shared one.
+/// The record behind the pages: that of this machine, or a shared one.
 pub(crate) type Store = dyn RecordReader;
 
 /// Connects to a shared record.
@@ -36,7 +36,7 @@ pub type OpenShared =
 #[derive(Clone)]
 pub(crate) struct StorePool {
     inner: Arc<Inner>,
-    /// The project of a shared record that is read; everything for `None`.
+    /// The project of a shared record to read; `None` for everything.
     project: Option<Arc<str>>,
 }
 
@@ -59,7 +59,7 @@ struct Connection {
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
-    // None is no identity and equals nothing below.
+    // `None` means unknown, and equals nothing below.
     path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
@@ -82,12 +82,12 @@ impl StorePool {
         Self { inner: Arc::new(inner), project: None }
     }
 
-    /// The same connections, for what belongs to one project.
+    /// The same connections, for one project.
     pub(crate) fn for_project(&self, name: &str) -> Self {
         Self { inner: self.inner.clone(), project: Some(name.into()) }
     }
 
-    /// How long a live page waits between two looks.
+    /// How often a live page queries for changes.
     pub(crate) fn interval(&self) -> Duration {
         match self.inner.source {
             Source::Directory(_) => INTERVAL,
@@ -115,7 +115,7 @@ impl StorePool {
         answered.await.map_err(|_| RequestError::internal("the answer could not be made"))?
     }
 
-    /// Like [`read`](Self::read), for what may need much memory: one at a time.
+    /// Like [`read`](Self::read), for queries that may need much memory: one at a time.
     pub(crate) async fn read_large<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Store) -> Result<T, RequestError> + Send + 'static,
@@ -135,7 +135,7 @@ impl Inner {
                         return Ok(open);
                     }
                 }
-                // A connection that broke meanwhile shows here, and another one is made.
+                // A broken connection fails here, and a new one is opened.
                 None => match open.record.select_project(project) {
                     Ok(()) => return Ok(open),
                     Err(retake_store::Error::Shared { .. }) => {}

@@ -1,5 +1,5 @@
-//! Every test that runs named, with what a list shows of it: how it went lately, how often it changes its
-//! mind, since when it fails, and how long it takes.
+//! All named tests of all runs, with what a list shows of each: recent results, how often they change,
+//! since when it fails, and how long it takes.
 
 use std::cmp::Reverse;
 
@@ -13,18 +13,18 @@ use crate::error::RequestError;
 use crate::params::Params;
 use crate::store_pool::Store;
 
-/// The newest results that a list draws of each test.
+/// How many results of each test a list draws, the newest ones.
 pub(crate) const DRAWN: usize = 24;
-/// The newest decided results of which the flaky score is made.
+/// How many decided results make the flaky score, the newest ones.
 const SCORED: usize = 50;
-/// The newest durations that are compared with those before them, and how many it takes.
+/// How many durations are compared with those before them, the newest ones.
 const RECENT: usize = 10;
 const ENOUGH: usize = 5;
 
-/// Durations are whole milliseconds: a smaller change is noise, however many percent it is.
+/// Durations are whole milliseconds: a smaller change is noise, whatever its percentage.
 const LEAST_CHANGE_MS: u64 = 5;
 
-/// A run in which a test went some way.
+/// A run with a certain result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RunPlace {
@@ -44,7 +44,7 @@ impl RunPlace {
 pub(crate) struct DrawnResult {
     pub(crate) run_id: RunId,
     pub(crate) status: TestStatus,
-    /// The run does not name the test: it is complete, and names all tests that failed.
+    /// The run is complete and names all tests that failed, but not this one.
     pub(crate) inferred: bool,
 }
 
@@ -58,21 +58,21 @@ pub(crate) struct TestSummary {
     pub(crate) runs: usize,
     pub(crate) failed: usize,
     pub(crate) flips: u64,
-    /// How often, in percent, the result was another than that of the run before, lately.
+    /// How many percent of the recent results differ from the previous one.
     pub(crate) flaky_percent: u8,
     pub(crate) first_failure: Option<RunPlace>,
     pub(crate) failing_since: Option<RunPlace>,
     /// The last run in which it passed.
     pub(crate) last_passed: Option<RunPlace>,
     pub(crate) p50_ms: Option<u64>,
-    /// How much longer it takes lately, in percent; `None` where too few runs say.
+    /// How much longer it takes recently, in percent; `None` with too few runs.
     pub(crate) trend_percent: Option<i64>,
-    /// The newest, oldest first.
+    /// The newest results, oldest first.
     pub(crate) results: Vec<DrawnResult>,
 }
 
 impl TestSummary {
-    /// `None` for a history without a result.
+    /// `None` for a history without results.
     pub(crate) fn of(history: &TestHistory) -> Option<Self> {
         let last = history.results.last()?;
         let failing_since = history.failing_since();
@@ -84,7 +84,7 @@ impl TestSummary {
             inferred: result.inferred,
         });
         let durations: Vec<u64> = history.results.iter().filter_map(|r| r.duration_ms).collect();
-        // A test that is skipped now was decided before.
+        // A test that is skipped now was decided earlier.
         let decided = history.results.iter().rev().find(|r| r.status.passed().is_some());
         Some(Self {
             name: history.name.clone(),
@@ -107,18 +107,18 @@ impl TestSummary {
         self.failing_since.is_some()
     }
 
-    /// Passing, failing and passing again, or the other way round.
+    /// Passed, failed and passed again, or the other way round.
     pub(crate) fn is_flaky(&self) -> bool {
         self.flips > 1 && self.flaky_percent > 0
     }
 }
 
-/// Of the newest decided results, how many in a hundred differ from the one before.
+/// How many percent of the newest decided results differ from the previous one.
 fn flaky_percent(history: &TestHistory) -> u8 {
     let decided: Vec<bool> =
         history.results.iter().rev().filter_map(|r| r.status.passed()).take(SCORED).collect();
     let flips = decided.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    // One change is a test that broke or was repaired.
+    // A single change is a test that broke or was repaired.
     match (flips, decided.len()) {
         (0 | 1, _) => 0,
         (flips, decided) => u8::try_from((flips * 100).div_ceil(decided - 1)).unwrap_or(100),
@@ -131,7 +131,7 @@ fn median(durations: &[u64]) -> Option<u64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// How much longer the newest took than those before them, in percent.
+/// How much longer the newest durations are than those before them, in percent.
 fn trend(durations: &[u64]) -> Option<i64> {
     let (before, recent) = durations.split_at(durations.len().saturating_sub(RECENT));
     if before.len() < ENOUGH || recent.len() < ENOUGH {
@@ -148,7 +148,7 @@ fn trend(durations: &[u64]) -> Option<i64> {
 #[derive(Clone, Debug)]
 pub(crate) struct TestSummaries {
     pub(crate) tests: Vec<TestSummary>,
-    /// Runs that had test results, whether they named a test or not.
+    /// Runs with test results, whether or not they name a test.
     pub(crate) runs: u64,
     pub(crate) counted_at: Timestamp,
 }
@@ -195,13 +195,13 @@ impl Shown {
     }
 }
 
-/// A test that takes this much longer than before is slower, in percent.
+/// A test that takes this many percent longer than before counts as slower.
 const SLOWER: i64 = 25;
 
-/// In which order tests are listed.
+/// The order of the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Those that fail, then the flaky ones, then by name.
+    /// Failing tests, then flaky ones, then by name.
     #[default]
     Attention,
     Name,
@@ -226,7 +226,7 @@ impl Order {
             Self::Attention => {
                 tests.sort_by_key(|test| (!test.fails(), Reverse(test.flaky_percent)));
             }
-            // That is their order.
+            // They are in this order already.
             Self::Name => {}
             Self::Flaky => tests.sort_by_key(|test| Reverse((test.flaky_percent, test.flips))),
             Self::Slow => tests.sort_by_key(|test| Reverse(test.p50_ms)),
@@ -236,14 +236,14 @@ impl Order {
     }
 }
 
-/// What an address asks for.
+/// The parameters of an address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestQuery {
-    /// A part of the name, in any case of letters.
+    /// A part of the name, ignoring case.
     pub(crate) name: String,
     pub(crate) shown: Shown,
     pub(crate) order: Order,
-    /// Tests that are left out at the beginning.
+    /// How many tests to skip.
     pub(crate) skip: usize,
 }
 
@@ -252,7 +252,7 @@ impl TestQuery {
         let shown = params.get("show").unwrap_or_default();
         let order = params.get("sort").unwrap_or_default();
         let bad = |name: &str, value: &str, words: &str| {
-            RequestError::bad_request(format!("{name}={value} is none of {words}"))
+            RequestError::bad_request(format!("{name}={value} is not one of {words}"))
         };
         let shown = Shown::ALL.into_iter().find(|one| one.as_str() == shown);
         let order = Order::ALL.into_iter().find(|(_, word, _)| *word == order);
@@ -270,7 +270,7 @@ impl TestQuery {
         })
     }
 
-    /// One page of what it asks for, and how many there are.
+    /// One page of the requested tests, and how many there are.
     pub(crate) fn page<'a>(
         &self,
         all: &'a TestSummaries,
@@ -317,13 +317,13 @@ mod tests {
         assert_eq!((broken.status, broken.runs, broken.failed), (TestStatus::Failed, 7, 2));
         assert_eq!(broken.failing_since.unwrap().at.as_second(), 4);
         assert_eq!(broken.last_passed.unwrap().at.as_second(), 3);
-        // It broke once: that is not flaky.
+        // It broke once, which is not flaky.
         assert_eq!((broken.flips, broken.flaky_percent, broken.is_flaky()), (1, 0, false));
         let flaky = summary("+x+x+");
         assert_eq!((flaky.flaky_percent, flaky.is_flaky(), flaky.fails()), (100, true, false));
         assert_eq!(flaky.first_failure.unwrap().at.as_second(), 1);
         assert_eq!(summary("+".repeat(60).as_str()).results.len(), DRAWN);
-        // What was flaky long ago is not flaky now.
+        // A test that was flaky long ago is not flaky now.
         let old = summary(&format!("+x+x{}", "+".repeat(60)));
         assert_eq!((old.flips, old.flaky_percent, old.is_flaky()), (4, 0, false));
         assert!(TestSummary::of(&history("none", "")).is_none());
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(trend(&[100; 15]), Some(0));
         assert_eq!(trend(&[[100; 10], [150; 10]].concat()), Some(50));
         assert_eq!(trend(&[[0; 10], [9; 10]].concat()), Some(800));
-        // A millisecond is no change, also where it is a sixth of all.
+        // A millisecond is not a change, even if it is a sixth of all.
         assert_eq!(trend(&[[6; 10], [7; 10]].concat()), Some(0));
         assert_eq!(median(&[]), None);
     }

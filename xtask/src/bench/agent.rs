@@ -1,4 +1,4 @@
-//! What a loop costs beyond its agent: per iteration, per byte of event stream, and while it waits.
+//! The cost of a loop beyond its agent: per iteration, per byte of event stream, and while it waits.
 
 use std::fs;
 use std::io::Write;
@@ -55,7 +55,7 @@ impl BenchProject {
         Ok(path)
     }
 
-    /// A loop of this many iterations, as a command line.
+    /// The command line of a loop with this many iterations.
     pub(super) fn command(
         &self,
         retake: &Path,
@@ -87,7 +87,7 @@ impl BenchProject {
 
 impl Drop for BenchProject {
     fn drop(&mut self) {
-        // In the temporary directory, and of no use to anyone.
+        // Best effort: it is in the temporary directory.
         _ = fs::remove_dir_all(&self.home);
     }
 }
@@ -151,7 +151,7 @@ fn stream(page: &mut Page, retake: &Path, project: &BenchProject) -> Result<(), 
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     for name in STREAMS {
         let file = project.home.join("events");
-        // In a process of its own: what this one ever used would count as used by those it starts.
+        // In a separate process: this one's peak memory would count as that of the processes it starts.
         let mut writer = Command::new(&own);
         crate::test::succeed(writer.args(["spin", "agent", name]).arg(&file))?;
         let size = fs::metadata(&file).map_err(|error| error.to_string())?.len() as f64 / 1e6;
@@ -207,7 +207,7 @@ pub(super) fn bytes_below(directory: &Path) -> std::io::Result<f64> {
     Ok(sum)
 }
 
-/// What the events of a stream have in them.
+/// The content of a stream's events.
 const STREAMS: [&str; 3] = ["one letter", "sources", "sources, with calls"];
 
 /// `NAME FILE`: writes a stream.
@@ -221,14 +221,14 @@ pub(super) fn spin(batch: &[&str]) -> Result<(), String> {
     events(Path::new(file), &contents, calls).map_err(|error| error.to_string())
 }
 
-/// Whether results come after the calls they belong to.
+/// Whether results follow the calls they belong to.
 #[derive(Clone, Copy, PartialEq)]
 enum Calls {
     Unknown,
     Named,
 }
 
-/// What an agent may read: this project, in pieces.
+/// Text for an agent to read: this project, in pieces.
 fn sources() -> Result<Vec<String>, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("crates");
     let mut text = String::new();

@@ -1,6 +1,6 @@
-//! What a crash test costs: against running the program again for every point, and piece by piece.
+//! The cost of a crash test: compared with running the program again for every point, and piece by piece.
 //!
-//! `RETAKE_BENCH_SCALE` (such as 0.1) shrinks every workload, to try the benchmark itself.
+//! `RETAKE_BENCH_SCALE` (such as 0.1) shrinks every workload, to try out the benchmark itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::median;
 use crate::page::Page;
 
 const ROUNDS: usize = 5;
-/// At how many points the loop is tried; all of them would take hours.
+/// The number of points at which the loop is measured; all of them would take hours.
 const SAMPLES: usize = 9;
 
 pub(crate) fn run() -> Result<(), String> {
@@ -54,10 +54,10 @@ fn transactions() -> Result<String, String> {
     Ok(own()?.with_file_name("examples").join("transactions").display().to_string())
 }
 
-/// A directory in memory, emptied.
+/// An empty directory in memory.
 fn in_memory(name: &str) -> Result<PathBuf, String> {
     let path = Path::new("/dev/shm").join(format!("retake-bench-{}-{name}", std::process::id()));
-    // It need not be there.
+    // It usually does not exist.
     drop(fs::remove_dir_all(&path));
     fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path)
@@ -132,7 +132,7 @@ fn compared(mode: &str, count: usize, whole: bool) -> Result<Vec<String>, String
     ])
 }
 
-/// Records the workload and gives the log.
+/// Records the workload and returns the log.
 fn record(mode: &str, count: usize, log: &Path) -> Result<Cost, String> {
     let retake = own()?.with_file_name("retake").display().to_string();
     let root = in_memory("root")?;
@@ -235,7 +235,7 @@ fn pieces(page: &mut Page) -> Result<(), String> {
     Ok(())
 }
 
-/// A file of this size with this many bytes in it.
+/// A file of this size with this many bytes of content.
 fn tree(size: u64, bytes: usize) -> Tree {
     let mut tree = Tree::new(&[]);
     let node = Node(1);
@@ -266,7 +266,7 @@ fn complete(page: &mut Page) -> Result<(), String> {
     let store = in_memory("store")?;
     let answer = in_memory("answer")?.join("json");
     eprintln!("exploring {operations} operations");
-    // Through a shell for the answer; what is measured is its child.
+    // Through a shell because of the redirection; its child is measured.
     let line = format!(
         "exec {} --store {} crash explore {} --json --verify '{check}' > {}",
         retake.display(),

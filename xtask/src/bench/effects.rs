@@ -1,4 +1,4 @@
-//! What it costs to know which files changed, against `git status`.
+//! The cost of determining which files changed, compared with `git status`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn snapshots(page: &mut Page, directory: &Path) -> Result<(), String> {
         ("next snapshot, exact", spin("exact", &root, &cache)),
         ("next snapshot, 100 changed", spin("changed", &root, &cache)),
     ];
-    // The first rounds fill the caches of the kernel, of git and of ours.
+    // The first rounds fill the caches of the kernel, git and retake.
     timed(&variants[0].1)?;
     timed(&variants[2].1)?;
     let empty_cache = directory.join("empty-cache").display().to_string();
@@ -70,13 +70,13 @@ fn snapshots(page: &mut Page, directory: &Path) -> Result<(), String> {
     for round in 0..ROUNDS {
         eprint!("\rsnapshots: round {} of {ROUNDS}", round + 1);
         for (costs, (_, words)) in costs.iter_mut().zip(&variants) {
-            // What an earlier round left is no first snapshot; that it may be missing is fine.
+            // The first snapshot must not find an earlier round's cache, which may be missing.
             _ = std::fs::remove_dir_all(&fresh);
             if words.iter().any(|word| word == "changed") {
                 edit(&tree, round)?;
                 costs.push(timed(words)?);
                 edit(&tree, usize::MAX)?;
-                // The next variant begins with everything settled again.
+                // Let the system settle before the next variant.
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 timed(&variants[0].1)?;
                 timed(words)?;
@@ -209,7 +209,7 @@ fn grow(tree: &Path) -> Result<(), String> {
         &["-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "-qm", "tree"],
     ] {
         let mut git = Command::new("git");
-        // Nothing must go on in the background, and 50000 syncs would take minutes.
+        // Nothing may run in the background, and 50000 syncs would take minutes.
         let quick = ["gc.auto=0", "maintenance.auto=false", "core.fsync=none"];
         git.arg("-C").arg(tree).args(quick.iter().flat_map(|setting| ["-c", setting]));
         git.args(words).stdin(Stdio::null()).stdout(Stdio::null());
@@ -218,7 +218,7 @@ fn grow(tree: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Rewrites 100 files, each with one line more for every value but `usize::MAX`, which restores
+/// Appends a line to 100 files for every value but `usize::MAX`, which restores
 /// them.
 fn edit(tree: &Path, round: usize) -> Result<(), String> {
     for at in 0..100 {
@@ -232,7 +232,7 @@ fn edit(tree: &Path, round: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// One snapshot in a process of its own: `effects snapshot|exact|changed ROOT CACHE`.
+/// One snapshot in a separate process: `effects snapshot|exact|changed ROOT CACHE`.
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     let &[what, root, cache] = batch else { return Err("spin effects WHAT ROOT CACHE".into()) };
     let fail = |error: retake_effects::files::Error| error.to_string();
@@ -250,7 +250,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
         }
     }
     tracker.save(&mut Redactor::shapes()).map_err(fail)?;
-    // The high-water mark of this program alone: what `wait4` gives includes that of its parent
+    // The high-water mark of this program alone: that of `wait4` includes its parent's
     // before the exec.
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
@@ -258,7 +258,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// The largest resident set in KiB of a program that runs [`spin`].
+/// The peak resident set in KiB of a program that runs [`spin`].
 fn peak(words: &[String]) -> Result<f64, String> {
     let mut command = Command::new(&words[0]);
     let output = command.args(&words[1..]).output().map_err(|error| error.to_string())?;

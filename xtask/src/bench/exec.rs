@@ -1,4 +1,4 @@
-//! What running one command costs, against a bare spawn and against the usual runners.
+//! The cost of running one command, compared with a bare spawn and with the usual runners.
 
 use std::ffi::{CString, OsStr};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(crate) fn run() -> Result<(), String> {
     page.write("exec.md")
 }
 
-/// One variant's cost of one run of `true`.
+/// The cost of one run of `true` in one variant.
 #[derive(Clone, Copy)]
 pub(super) struct Cost {
     pub(super) wall_us: f64,
@@ -61,7 +61,7 @@ fn spawn(page: &mut Page) -> Result<(), String> {
     for round in 0..ROUNDS {
         eprint!("\rspawn: round {} of {ROUNDS}", round + 1);
         for (costs, (_, arguments)) in costs.iter_mut().zip(&variants) {
-            // The large ones take seconds each; fewer rounds still give a median.
+            // The large ones take seconds each; fewer rounds still suffice for a median.
             if arguments[3] == "0" || round % 3 == 0 {
                 costs.push(spun(arguments)?);
             }
@@ -159,7 +159,7 @@ pub(super) fn timed<S: AsRef<OsStr>>(words: &[S]) -> Result<(f64, f64, f64), Str
     command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let start = Instant::now();
     let child = command.spawn().map_err(|error| format!("{:?}: {error}", words[0].as_ref()))?;
-    // SAFETY: zero is a valid rusage, filled by the call, which waits for our own child.
+    // SAFETY: zero is a valid rusage, filled by the call, which waits for this process's child.
     let (status, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         let mut status = 0;
@@ -286,13 +286,13 @@ fn posix_spawn(words: &[&str]) -> Result<u64, String> {
     }
 }
 
-/// A program of the profile that packages are made with, as the linker wrote it.
+/// A program built with the profile of packages, unmodified after linking.
 pub(super) fn program(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     built(own.with_file_name(name))
 }
 
-/// The program that `cargo build --release` makes.
+/// The program built by `cargo build --release`.
 fn released(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let target = own.ancestors().nth(2).ok_or("the target directory is not known")?;
@@ -355,18 +355,18 @@ fn cold(page: &mut Page) -> Result<(), String> {
     std::fs::remove_dir_all(&directory).map_err(|error| error.to_string())
 }
 
-/// A directory on the disk the project is on, not in memory.
+/// A directory on the project's disk, not in memory.
 pub(super) fn scratch() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let path = own.with_file_name("bench-scratch");
-    // What an interrupted benchmark left is of no use.
+    // Left by an interrupted benchmark.
     _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).map_err(|error| error.to_string())?;
     Ok(path)
 }
 
 const GIB: usize = 1 << 30;
-/// The first way of capturing that syncs.
+/// The index of the first variant that syncs.
 const SYNCED: usize = 3;
 
 fn capture(page: &mut Page) -> Result<(), String> {
@@ -440,7 +440,7 @@ fn capture(page: &mut Page) -> Result<(), String> {
                 format!("{} KiB", chunk >> 10),
                 (*name).into(),
                 format!("{:.0}", rate(index)),
-                // Those that sync are compared with each other.
+                // Variants that sync are compared with each other.
                 format!("{:.2}", rate(index) / rate(if index < SYNCED { 0 } else { SYNCED })),
                 format!("{:.1}", median(&sizes[index]) / 1024.0),
             ]);
@@ -458,7 +458,7 @@ fn twenty_secrets() -> Result<Redactor, String> {
     builder.build().map_err(|error| error.to_string())
 }
 
-/// Captures what a command prints as a recorded run does, in this process; prints like [`spin`].
+/// Captures a command's output like a recorded run, in this process; prints like [`spin`].
 pub(super) fn spin_capture(
     redactor: &Redactor,
     words: Vec<String>,
@@ -522,7 +522,7 @@ pub(super) fn clear(directory: &Path) -> Result<(), String> {
     std::fs::remove_dir_all(directory)
         .and_then(|()| std::fs::create_dir_all(directory))
         .map_err(|error| error.to_string())?;
-    // What the last variant left dirty must not slow the next one down.
+    // The previous variant's dirty pages must not slow the next one down.
     // SAFETY: no arguments.
     unsafe { libc::sync() };
     Ok(())

@@ -1,4 +1,4 @@
-//! What a crash point costs in a program that is not being crash tested, and what trying one costs.
+//! The cost of a crash point in a program that is not being crash tested, and of trying one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use super::median;
 use crate::page::Page;
 
 const ROUNDS: usize = 15;
-/// The crash points of the reference log.
+/// The number of crash points of the reference log.
 const WAL_POINTS: f64 = 24.0;
 
 pub(crate) fn run() -> Result<(), String> {
@@ -23,7 +23,7 @@ pub(crate) fn run() -> Result<(), String> {
     page.write("first.md")
 }
 
-/// The measured programs, built as a user's would be. Returns where they are.
+/// Builds the measured programs as a user would. Returns their directory.
 pub(super) fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     crate::test::succeed(Command::new(cargo).args([

@@ -1,5 +1,5 @@
-//! How long several agents take to begin, to `git worktree add` of one of them, and what their trees take
-//! of the disk.
+//! How long several agents take to start, compared with one `git worktree add`, and the disk space of their
+//! clones.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -64,7 +64,7 @@ struct Measured {
     worktree_kib: Vec<f64>,
 }
 
-/// A repository with a workspace for each agent; removed in the end.
+/// A repository with a workspace for each agent; removed at the end.
 struct BenchRepository {
     home: PathBuf,
     retake: PathBuf,
@@ -72,12 +72,12 @@ struct BenchRepository {
 
 impl BenchRepository {
     fn new(retake: PathBuf) -> Result<Self, String> {
-        // Not below /tmp, which a sandbox has its own of.
+        // Not below /tmp, because a sandbox has its own.
         let home = crate::test::target().join(format!("bench-fleet-{}", std::process::id()));
         let repository = Self { home, retake };
         repository.make().map_err(|error| error.to_string())?;
         repository.git(&["init", "--quiet", "--initial-branch=main"])?;
-        // A gc that a commit starts in the background would be in the way of our own.
+        // A gc that a commit starts in the background would disturb the measurement.
         repository.git(&["config", "gc.auto", "0"])?;
         repository.git(&["config", "maintenance.auto", "false"])?;
         repository.git(&["add", "--all"])?;
@@ -105,7 +105,7 @@ impl BenchRepository {
         }
         fs::write(project.join(".agent/.gitignore"), "*\n")?;
         let agent = self.home.join("agent.sh");
-        // All are alive at once, so that none of them is slowed down by the end of another.
+        // All run at once, so that none is slowed down by the end of another.
         let script = format!(
             "#!/bin/sh\ncat >/dev/null\nprintf %2048s x > changed\ntouch {0}/$RETAKE_AGENT\n\
              while [ $(ls {0} | wc -l) -lt {AGENTS} ]; do sleep 0.02; done\n\
@@ -174,7 +174,7 @@ impl BenchRepository {
         let start = SystemTime::now();
         let mut child = command.spawn().map_err(io)?;
         let layers = loop {
-            // The files of the first layer, while all of them are at work.
+            // The files of the first layer, while all agents are running.
             let begun = fs::read_dir(self.begun()).map_err(io)?.count();
             if begun == AGENTS {
                 break self.layers();
@@ -202,7 +202,7 @@ impl BenchRepository {
         Ok(())
     }
 
-    /// The layers of the agents that run.
+    /// The layers of the running agents.
     fn layers(&self) -> Option<PathBuf> {
         let fleets = fs::read_dir(self.data().join("retake/trees")).ok()?.flatten();
         fleets.map(|fleet| fleet.path().join(".layers")).find(|layers| layers.is_dir())
@@ -211,7 +211,7 @@ impl BenchRepository {
 
 impl Drop for BenchRepository {
     fn drop(&mut self) {
-        // Of no use to anyone.
+        // Best effort.
         _ = fs::remove_dir_all(&self.home);
     }
 }

@@ -19,7 +19,7 @@ mod sandbox;
 mod slurm;
 mod ui;
 
-/// A benchmark that writes a page of its own.
+/// A benchmark that writes its own page.
 type Benchmark = fn() -> Result<(), String>;
 
 const ALL: [(&str, Benchmark); 14] = [
@@ -39,7 +39,7 @@ const ALL: [(&str, Benchmark); 14] = [
     ("growth", growth::run),
 ];
 
-/// Runs one of them, or `all`, and says anew which promises are held.
+/// Runs one of them, or `all`, and updates the page about which promises are kept.
 pub(crate) fn run(name: &str) -> Result<(), String> {
     let chosen = ALL.iter().filter(|(known, _)| name == "all" || name == *known);
     let mut any = false;

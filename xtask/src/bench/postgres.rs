@@ -1,4 +1,4 @@
-//! How fast a PostgreSQL is filled, and how long it takes to answer.
+//! How fast a PostgreSQL is filled, and how fast it answers.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,15 +15,15 @@ use crate::cluster::Postgres;
 use crate::page::Page;
 
 const RUNS: u64 = 100_000;
-/// Rows of each of the large tables that questions are asked of, unless [`ROWS_VARIABLE`] says how many. Ten
+/// Rows of each large table that is queried; [`ROWS_VARIABLE`] overrides it. Ten
 /// million take a quarter of an hour and 15 GB.
 const ROWS: u64 = 1_000_000;
 const ROWS_VARIABLE: &str = "RETAKE_BENCH_ROWS";
-/// The time over which they are spread.
+/// The time span of the rows.
 const SPREAD_SECONDS: u64 = 60_000_000;
 const ROUNDS: usize = 3;
 
-/// The guide, whose questions are asked.
+/// The guide with the queries.
 const GUIDE: &str = include_str!("../../../docs/guides/postgres.md");
 
 pub(crate) fn run() -> Result<(), String> {
@@ -37,7 +37,7 @@ pub(crate) fn run() -> Result<(), String> {
     page.write("postgres.md")
 }
 
-/// A record of many runs into an empty database.
+/// Pushes a record with many runs to an empty database.
 fn push(page: &mut Page) -> Result<(), String> {
     page.section(
         &format!("Pushing {RUNS} runs to PostgreSQL"),
@@ -80,10 +80,10 @@ fn push(page: &mut Page) -> Result<(), String> {
     std::fs::remove_dir_all(&directory).map_err(text)
 }
 
-/// The questions of the guide over many runs.
+/// The guide's queries over many runs.
 fn questions(page: &mut Page) -> Result<(), String> {
     let rows = match std::env::var(ROWS_VARIABLE) {
-        Ok(text) => text.parse().map_err(|_| format!("{ROWS_VARIABLE}={text} is no number"))?,
+        Ok(text) => text.parse().map_err(|_| format!("{ROWS_VARIABLE}={text} is not a number"))?,
         Err(_) => ROWS,
     };
     page.section(
@@ -109,7 +109,7 @@ fn questions(page: &mut Page) -> Result<(), String> {
     if filled.starts_with("failed") {
         return Err(filled);
     }
-    // As the server does by itself after a while.
+    // The server does so by itself after a while.
     postgres.ask("VACUUM ANALYZE");
     let mut answered = Vec::new();
     for (about, statement) in statements() {
@@ -131,10 +131,10 @@ fn questions(page: &mut Page) -> Result<(), String> {
     std::fs::remove_dir_all(&directory).map_err(text)
 }
 
-/// Rows as many runs would have left them.
+/// The rows that many runs would leave.
 const FILL: &str = include_str!("postgres_rows.sql");
 
-/// The questions of the guide, with the comment above each.
+/// The guide's queries, with the comment above each.
 fn statements() -> Vec<(String, String)> {
     let mut found = Vec::new();
     let (mut about, mut open) = (String::new(), None::<String>);
@@ -155,7 +155,7 @@ fn statements() -> Vec<(String, String)> {
     found
 }
 
-/// Runs in a record, through its own import.
+/// Adds runs to a record, through its import.
 fn fill(path: &Path) -> Result<(), String> {
     let mut store = Store::open(path).map_err(text)?;
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! What recording a run costs, and how fast a large record answers.
+//! The cost of recording a run, and how fast a large record answers.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -17,7 +17,7 @@ use super::{median, record_output};
 use crate::page::Page;
 
 const RUNS: u64 = 1_000_000;
-/// Runs that printed something, so that the search index is a real one.
+/// One run in this many has output, so that the search index is realistic.
 const WITH_OUTPUT: u64 = 5;
 
 pub(crate) fn run() -> Result<(), String> {
@@ -48,7 +48,7 @@ pub(super) fn outcome(code: i32, output: &[u8]) -> RunOutcome {
     }
 }
 
-/// In one long-lived program: a run, a recorded run, and the least that a record can cost.
+/// In one long-lived program: a run, a recorded run, and the minimum cost of a record.
 fn write(page: &mut Page) -> Result<(), String> {
     page.section(
         "A recorded run of /bin/true in a long-lived program",
@@ -123,7 +123,7 @@ fn write(page: &mut Page) -> Result<(), String> {
     std::fs::remove_dir_all(&directory).map_err(text)
 }
 
-/// One table, one index: what SQLite itself costs in the mode the outcome is committed in.
+/// One table, one index: the cost of SQLite itself in the mode in which the outcome is committed.
 fn rusqlite_peer(directory: &Path) -> Result<rusqlite::Connection, String> {
     let connection = rusqlite::Connection::open(directory.join("raw.db")).map_err(text)?;
     connection

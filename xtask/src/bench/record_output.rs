@@ -1,5 +1,5 @@
-//! What large outputs cost: redaction by shape while they are captured, and the checks when they are
-//! read.
+//! The cost of large outputs: redaction by shape during capture, and verification during
+//! reading.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::record::outcome;
 use crate::page::Page;
 
 const GIB: u64 = 1 << 30;
-/// How often a file is repeated to make the text that is captured.
+/// How often a file is repeated to make the captured text.
 const REPEATED: u64 = 16;
 const WINDOW: usize = 64 << 10;
 
@@ -29,7 +29,7 @@ pub(super) fn run(page: &mut Page) -> Result<(), String> {
     reading(page)
 }
 
-/// `COUNT BYTES FILE STORE`: captures a file that is printed again and again, with or without shapes.
+/// `VARIANT BYTES FILE STORE`: captures a file that is printed repeatedly, with or without shapes.
 pub(super) fn spin(batch: &[&str]) -> Result<(), String> {
     let &[variant, bytes, file, store] = batch else {
         return Err("spin record VARIANT BYTES FILE STORE".into());
@@ -138,7 +138,7 @@ fn reading(page: &mut Page) -> Result<(), String> {
     std::fs::remove_dir_all(&directory).map_err(text)
 }
 
-/// Reads 64 KiB of an output as a request of the page or of the MCP server does.
+/// Reads 64 KiB of an output like a request of the page or of the MCP server.
 fn look(root: &Path, id: RunId, offset: u64) -> Result<(), String> {
     let store = Store::open_read_only(root).map_err(text)?;
     let mut output = store.read_output(id, Stream::Stdout).map_err(text)?;
@@ -162,7 +162,7 @@ fn large_run(root: &Path) -> Result<RunId, String> {
     Ok(intent.id())
 }
 
-/// Writes a text as often as it takes, and says how many bytes that are.
+/// Writes a text repeatedly until it is long enough, and returns the number of bytes.
 fn fill(path: &Path, piece: &[u8], at_least: u64) -> Result<u64, String> {
     let mut file = std::fs::File::create(path).map_err(text)?;
     let mut written = 0;
@@ -173,7 +173,7 @@ fn fill(path: &Path, piece: &[u8], at_least: u64) -> Result<u64, String> {
     Ok(written)
 }
 
-/// Lines as build tools, package managers and servers print them.
+/// Lines in the style of build tools, package managers and servers.
 fn build_log() -> Vec<u8> {
     let mut log = String::new();
     for n in 0..8000u64 {
@@ -213,7 +213,7 @@ fn dependencies() -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// All Rust files in some directories but those that show tokens.
+/// All Rust files in some directories, except those that contain tokens.
 fn source_code(directories: &[PathBuf]) -> Result<Vec<u8>, String> {
     let mut left = directories.to_vec();
     let (mut code, shapes) = (Vec::new(), Redactor::shapes());

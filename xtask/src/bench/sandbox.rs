@@ -1,5 +1,5 @@
-//! What confinement costs: the first command of a worker, each further one, and what is reported,
-//! against the same worker without it and against the usual sandboxes.
+//! The cost of confinement: the first command of a worker, further ones, and reports of denials,
+//! compared with the same worker without it and with the usual sandboxes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,17 +20,17 @@ use super::median;
 use crate::page::Page;
 use crate::test::{install_packages, npm_program};
 
-/// What Claude Code confines its commands with.
+/// The sandbox of Claude Code.
 const SRT: &str = "@anthropic-ai/sandbox-runtime@0.0.78";
-/// What it and the others need, and the packages of Debian with it.
+/// The other programs, and their Debian packages.
 const PEERS: [(&str, &str); 4] =
     [("bwrap", "bubblewrap"), ("socat", "socat"), ("rg", "ripgrep"), ("npm", "npm")];
 const ROUNDS: usize = 15;
-/// Commands of one worker.
+/// Number of commands of one worker.
 const COMMANDS: usize = 100;
-/// Files that are opened for writing by one command.
+/// Number of files that one command opens for writing.
 const WRITES: usize = 5000;
-/// No namespaces from here on, as in many containers.
+/// Disables namespaces from here on, as in many containers.
 const WITHOUT_NAMESPACES: &str = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
 
 /// How the commands of a worker are confined.
@@ -78,7 +78,7 @@ pub(crate) fn run() -> Result<(), String> {
             costs.push(measured(variant, &directory)?);
         }
         for (walls, (_, words)) in walls.iter_mut().zip(&peers) {
-            // One that does not work here has no figures; the page says why.
+            // A peer that does not work here has no figures; the page says why.
             walls.extend(timed(words).ok().map(|(wall, _, _)| wall));
         }
     }
@@ -145,7 +145,7 @@ fn others(
     page.table(&["", "wall µs", "ratio"], &rows);
 }
 
-/// The last thing that a program says which does not run.
+/// The last message of a program that fails.
 fn why_not(words: &[String]) -> String {
     let reason = match Command::new(&words[0]).args(&words[1..]).output() {
         Err(error) => error.to_string(),
@@ -179,7 +179,7 @@ fn peers(directory: &Path) -> Result<Vec<(&'static str, Vec<String>)>, String> {
     ])
 }
 
-/// Measures in a process of its own.
+/// Measures in a separate process.
 fn measured(variant: Variant, directory: &Path) -> Result<Cost, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = match variant {
@@ -200,7 +200,7 @@ fn measured(variant: Variant, directory: &Path) -> Result<Cost, String> {
     }
 }
 
-/// Runs commands on one worker and prints what they took.
+/// Runs commands on one worker and prints their durations.
 pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     let &[name, directory] = batch else { return Err("spin sandbox VARIANT DIRECTORY".into()) };
     let variant = Variant::ALL.into_iter().find(|variant| variant.name() == name);

@@ -1,4 +1,4 @@
-//! What retake adds to Slurm, and what its submitter costs.
+//! The overhead of retake on Slurm, and the cost of its submitter.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -117,7 +117,7 @@ fn matrix(slurm: &Slurm, project: &Path, cells: usize, pack: usize) -> Result<(f
     Ok((wall, children_cpu() - before))
 }
 
-/// A matrix of this many cells and iterations, and a shared directory beside it.
+/// Writes the configuration of a matrix with this many cells and iterations, and of a shared directory beside it.
 fn configure(
     project: &Path,
     (cells, iterations): (usize, usize),
@@ -134,7 +134,7 @@ fn configure(
     std::fs::write(project.join("matrix.yml"), matrix).map_err(text)
 }
 
-/// CPU seconds of all children that have ended, and of theirs.
+/// CPU seconds of all children that have ended, including their children.
 fn children_cpu() -> f64 {
     // SAFETY: zero is a valid structure, filled by the call.
     let usage = unsafe {
@@ -146,7 +146,7 @@ fn children_cpu() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// What a submitter costs with many more nodes than a machine can have.
+/// The cost of a submitter with many more nodes than a machine can have.
 fn simulated(page: &mut Page) -> Result<(), String> {
     const SIMULATED_NODES: usize = 1000;
     const VALUES: usize = 1000;
@@ -207,8 +207,8 @@ fn simulated(page: &mut Page) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits for a child: whether it succeeded, its CPU seconds with its own children, and its memory in
-/// KiB at most.
+/// Waits for a child: whether it succeeded, its CPU seconds with its own children, and its peak memory in
+/// KiB.
 fn wait(child: &std::process::Child) -> Result<(bool, f64, i64), String> {
     let before = children_cpu();
     let pid = i32::try_from(child.id()).map_err(text)?;

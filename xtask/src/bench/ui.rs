@@ -1,5 +1,5 @@
-//! How fast the page answers over a large record, how soon it shows what is written, and what the
-//! server takes for that.
+//! How fast the page answers over a large record, how soon it shows new output, and the
+//! server's use of resources.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::page::Page;
 
 const READERS: usize = 8;
 const ROUNDS: usize = 40;
-/// A million results.
+/// Together a million results.
 const TEST_RUNS: u64 = 2000;
 const TESTS: u64 = 500;
 
@@ -46,7 +46,7 @@ pub(crate) fn run() -> Result<(), String> {
     page.write("ui.md")
 }
 
-/// Runs of a large suite: most tests pass, some are flaky, and some broke lately.
+/// Runs of a large suite: most tests pass, some are flaky, and some broke recently.
 fn fill_tests(root: &Path) -> Result<(), String> {
     let mut store = retake_store::Store::open(root).map_err(text)?;
     let mut lines = String::new();
@@ -115,7 +115,7 @@ impl Server {
         Ok(stream)
     }
 
-    /// Milliseconds until the whole answer is there, and the answer.
+    /// Milliseconds until the whole answer has arrived, and the answer.
     pub(super) fn get(&self, path: &str) -> Result<(f64, String), String> {
         let start = Instant::now();
         let mut answer = Vec::new();
@@ -139,7 +139,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has no end of its own.
+        // It does not end by itself.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -186,7 +186,7 @@ fn pages(page: &mut Page, server: &Server, large: &str) -> Result<(), String> {
         ("run with 1 GiB of output", format!("/runs/{large}")),
         ("window of 64 KiB anywhere in 1 GiB", windows.clone()),
     ];
-    // What is counted over all runs is counted once and then in the background.
+    // Counts over all runs are made once and then renewed in the background.
     let (by_duration, _) = server.get("/runs?sort=slowest")?;
     let (tests, _) = server.get("/tests")?;
     let mut rows = Vec::new();
@@ -244,7 +244,7 @@ fn pages(page: &mut Page, server: &Server, large: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// How long it takes to look through a gigabyte for a word that is not there, step by step as the page
+/// The time to search a gigabyte for a word that does not occur, step by step as the page
 /// does.
 fn find_in_all(page: &mut Page, server: &Server, large: &str) -> Result<(), String> {
     let start = Instant::now();
@@ -267,7 +267,7 @@ fn find_in_all(page: &mut Page, server: &Server, large: &str) -> Result<(), Stri
     Ok(())
 }
 
-/// How long after a program wrote a line the line is there.
+/// The delay from writing a line in a program to receiving it.
 fn live(page: &mut Page, server: &Server, retake: &Path, root: &Path) -> Result<(), String> {
     let mut child = Command::new(retake)
         .args(["--store", &root.display().to_string(), "exec", "--", "sh", "-c"])
@@ -300,7 +300,7 @@ fn live(page: &mut Page, server: &Server, retake: &Path, root: &Path) -> Result<
         }
     }
     child.wait().map_err(text)?;
-    // Those written before the listener came say nothing.
+    // Lines written before the listener connected are not measured.
     let mut times = times.split_off(times.len().min(20));
     if times.is_empty() {
         return Err("nothing was heard".into());

@@ -1,7 +1,7 @@
-//! Real services in a directory of their own: a Slurm with several nodes on loopback, and a
-//! PostgreSQL. Started without touching the machine's own configuration, ended by process.
+//! Real services in a temporary directory: a Slurm with several nodes on loopback, and a
+//! PostgreSQL. Started independently of the machine's configuration, stopped by process.
 //!
-//! The tests of the program include this file too, so it uses nothing but the standard library.
+//! The tests of the program include this file too, so it uses only the standard library.
 
 #![allow(dead_code, reason = "tests and benchmarks use their own part")]
 
@@ -23,7 +23,7 @@ pub(crate) use simulated::{SimulatedSite, SimulatedSlurm};
 #[allow(unused_imports, reason = "tests and benchmarks use their own part")]
 pub(crate) use slurm::Slurm;
 
-/// A process of ours that runs in the foreground and is ended with us.
+/// A process in the foreground that is killed with its owner.
 pub(crate) struct Daemon {
     child: Child,
 }
@@ -42,11 +42,11 @@ impl Daemon {
 
     pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        // One that is gone needs no signal.
+        // If it has exited, it needs no signal.
         _ = Command::new("kill").args(["-s", signal, &pid]).stderr(Stdio::null()).status();
     }
 
-    /// Ends it with this signal and waits for it; one that does not end is killed.
+    /// Stops it with this signal and waits for it; kills it if it does not exit.
     pub(crate) fn end(&mut self, signal: &str) {
         self.signal(signal);
         let until = Instant::now() + Duration::from_secs(10);
@@ -67,7 +67,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits until something is so, for as long as a loaded machine may take.
+/// Waits for a condition, as long as a loaded machine may take.
 fn wait_for(what: &str, mut so: impl FnMut() -> bool) -> io::Result<()> {
     let until = Instant::now() + Duration::from_secs(60);
     while !so() {
@@ -79,14 +79,14 @@ fn wait_for(what: &str, mut so: impl FnMut() -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Ports that nobody else gets for as long as this lives, also while nothing listens on them: a
-/// daemon that is killed must be able to come back.
+/// Ports that no other test gets as long as this lives, even while nothing listens on them: a
+/// daemon that is killed must be able to restart.
 pub(crate) struct Ports {
     numbers: Vec<u16>,
     _held: Vec<File>,
 }
 
-/// Below what the kernel gives to connections.
+/// Below the range that the kernel assigns to connections.
 const PORTS: std::ops::Range<u16> = 10_240..32_768;
 
 impl Ports {
@@ -111,7 +111,7 @@ impl Ports {
     }
 }
 
-/// Whether a program can be started by its name.
+/// Whether a program is on PATH.
 pub(crate) fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);

@@ -1,4 +1,4 @@
-//! A PostgreSQL on loopback that takes passwords, with TLS where a certificate can be made.
+//! A PostgreSQL on loopback with passwords, and with TLS if a certificate can be created.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::{Daemon, Ports, wait_for};
 
-/// The only user, and what lets it in.
+/// The only user.
 const USER: &str = "retake";
 
 pub(crate) struct Postgres {
@@ -17,10 +17,10 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    /// Has what a password file must escape.
+    /// Contains characters that a password file must escape.
     pub(crate) const PASSWORD: &str = "pass:wo\\rd";
 
-    /// Where Debian keeps the programs of the newest version; they are not on the path.
+    /// Where Debian keeps the programs of the newest version; they are not on PATH.
     pub(crate) fn programs() -> Option<PathBuf> {
         let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
         let mut found: Vec<PathBuf> = versions
@@ -78,7 +78,7 @@ impl Postgres {
         })
     }
 
-    /// Ends the server at once, in the middle of whatever it does.
+    /// Stops the server immediately, whatever it is doing.
     pub(crate) fn stop(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.end("QUIT");
@@ -94,12 +94,12 @@ impl Postgres {
         self.ports.numbers[0]
     }
 
-    /// The certificate that signed itself.
+    /// The self-signed certificate.
     pub(crate) fn certificate(&self) -> PathBuf {
         self.dir.join("data/server.crt")
     }
 
-    /// Takes a certificate as `openssl req -x509` makes it: one that may sign others, too.
+    /// Uses a certificate like one from `openssl req -x509`, which may sign others, too.
     pub(crate) fn take_plain_certificate(&self) -> io::Result<()> {
         make_certificate(&self.dir, &self.dir.join("data"), &[])?;
         match self.ask("SELECT pg_reload_conf()").as_str() {
@@ -108,7 +108,7 @@ impl Postgres {
         }
     }
 
-    /// What a query gives: a line for each row, `|` between columns.
+    /// The result of a query: a line for each row, `|` between columns.
     pub(crate) fn ask(&self, sql: &str) -> String {
         let output = Command::new(self.bin.join("psql"))
             .env("PGPASSWORD", Self::PASSWORD)
@@ -140,7 +140,7 @@ fn certificate(dir: &Path, data: &Path) -> io::Result<()> {
     make_certificate(dir, data, &["-addext", "basicConstraints=critical,CA:FALSE"])
 }
 
-/// One for `localhost` and the loopback address.
+/// Creates a certificate for `localhost` and the loopback address.
 fn make_certificate(dir: &Path, data: &Path, options: &[&str]) -> io::Result<()> {
     run(as_postgres(dir)
         .args(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"])

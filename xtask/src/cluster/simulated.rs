@@ -1,6 +1,6 @@
-//! A Slurm that is only simulated: its programs, and nodes that run nothing and leave results.
+//! A simulated Slurm: its programs, and nodes that run nothing and leave results.
 //!
-//! Shows what a submitter does and costs with many more nodes and cells than a machine can run. The
+//! Shows the behaviour and cost of a submitter with many more nodes and cells than a machine can run. The
 //! programs are scripts that exchange files with a thread of this process.
 
 use std::collections::{BTreeMap, BinaryHeap, HashSet, VecDeque};
@@ -14,26 +14,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What a site allows, and how long its tasks take.
+/// The limits of a site, and the duration of its tasks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimulatedSite {
     pub(crate) nodes: usize,
     pub(crate) max_array_size: usize,
     pub(crate) max_job_count: usize,
     pub(crate) task_time: Duration,
-    /// The first task ends when this many others have ended.
+    /// The first task ends after this many others have ended.
     pub(crate) first_ends_after: usize,
 }
 
-/// What was seen of a submitter.
+/// Observations of a submitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SimulatedStats {
     pub(crate) submissions: usize,
     pub(crate) largest_array: usize,
     pub(crate) tasks: usize,
-    /// Tasks that waited or ran at once, at most.
+    /// Maximum number of tasks that were queued or running at once.
     pub(crate) most_tasks: usize,
-    /// How often `squeue` was asked.
+    /// How often `squeue` was called.
     pub(crate) questions: usize,
 }
 
@@ -88,12 +88,12 @@ impl SimulatedSlurm {
         Ok(Self { dir: dir.to_owned(), stop, thread: Some(thread) })
     }
 
-    /// Where its programs are.
+    /// The directory of its programs.
     pub(crate) fn programs(&self) -> PathBuf {
         self.dir.join("bin")
     }
 
-    /// Ends it, and says what it has seen.
+    /// Stops it, and returns its observations.
     pub(crate) fn finish(mut self) -> io::Result<SimulatedStats> {
         self.stop.store(true, Ordering::SeqCst);
         let ended = self.thread.take().and_then(|thread| thread.join().ok());
@@ -127,7 +127,7 @@ struct Controller {
     site: SimulatedSite,
     jobs: Vec<Job>,
     waiting: VecDeque<(usize, usize)>,
-    /// By when they end, the earliest first.
+    /// Sorted by end time, the earliest first.
     running: BinaryHeap<(std::cmp::Reverse<Instant>, usize, usize, usize)>,
     free: Vec<usize>,
     stats: SimulatedStats,
@@ -163,7 +163,7 @@ impl Controller {
         Ok(self.stats)
     }
 
-    /// Takes what was submitted.
+    /// Accepts submissions.
     fn accept(&mut self) -> io::Result<()> {
         let mut new: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(self.dir.join("inbox"))? {
@@ -258,7 +258,7 @@ impl Controller {
         Ok(())
     }
 
-    /// What `squeue` answers: each job at most once a second, as a controller has its pace, too.
+    /// Updates the answers of `squeue`: each job at most once a second, like a real controller.
     fn publish(&mut self) -> io::Result<()> {
         for (at, job) in self.jobs.iter_mut().enumerate().filter(|(_, job)| job.changed) {
             if self.published.get(&at).is_some_and(|last| last.elapsed() < Duration::from_secs(1)) {
@@ -268,7 +268,7 @@ impl Controller {
             job.changed = false;
             let mut text = String::new();
             for (task, state) in job.states.iter().enumerate() {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 _ = writeln!(
                     text,
                     "{:24}{task:<24}{state:24}{:64}{:128}{:16}{:96}",
@@ -285,7 +285,7 @@ impl Controller {
 }
 
 impl Job {
-    /// Leaves the results of a task as a node does.
+    /// Leaves the results of a task like a node.
     fn leave_results(&self, task: usize, node: usize) -> io::Result<()> {
         let cells = &self.cells[task];
         let mut text = String::new();
@@ -332,7 +332,7 @@ impl Job {
     }
 }
 
-/// The object that follows this key in a JSON text.
+/// The object after this key in a JSON text.
 fn object<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let from = text.find(key)? + key.len();
     let (mut depth, mut quoted, mut escaped) = (0, false, false);

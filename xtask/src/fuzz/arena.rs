@@ -1,5 +1,5 @@
-//! Where lines are run: a project in a sandbox, a repository with a remote, and programs that leave a
-//! trace.
+//! The environment in which lines are run: a project in a sandbox, a repository with a remote, and programs
+//! that leave a trace.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -23,11 +23,11 @@ use retake_types::{PathGrant, PathRule, SandboxMode, SandboxRequest, ShellMode};
 use super::case::{Case, Rules};
 use crate::test;
 
-/// Longer than any of these lines needs; some of them wait for nothing.
+/// Longer than any of these lines needs; some of them wait forever.
 const TIME: Duration = Duration::from_secs(3);
 const SHELLS: [&str; 2] = ["/bin/dash", "/bin/bash"];
 
-/// Programs that run what follows them, as real ones do that are not installed everywhere.
+/// Programs that run their arguments, standing in for real ones that are not installed everywhere.
 const WRAPPERS: [(&str, &str); 11] = [
     ("chronic", "exec \"$@\""),
     ("wrapit", "exec \"$@\""),
@@ -42,11 +42,11 @@ const WRAPPERS: [(&str, &str); 11] = [
     ),
     ("doas", "exec \"$@\""),
     ("cmake", "case \"$1 $2\" in '-E env' | '-E time') shift 2; exec \"$@\";; esac"),
-    // Its applets are the programs of the system.
+    // Its applets are the system's programs.
     ("busybox", "exec \"$@\""),
 ];
 
-/// Programs that start what a variable names, as real ones do that are not installed everywhere.
+/// Programs that start what a variable names, standing in for real ones that are not installed everywhere.
 const TOLD_BY_VARIABLES: [(&str, &str); 2] = [
     ("cargo", "[ -z \"$RUSTC_WRAPPER\" ] || exec $RUSTC_WRAPPER rustc"),
     ("less", "case $LESSOPEN in '|'*) line=${LESSOPEN#|}; eval \"${line%%%s*} $1\";; esac"),
@@ -69,7 +69,7 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl Arena {
-    /// `None` where nothing can be confined.
+    /// `None` if nothing can be confined.
     pub(super) fn new() -> Result<Option<Self>, String> {
         let root = test::target().join(format!("fuzz-{}", std::process::id()));
         let (bin, template, project) =
@@ -82,7 +82,7 @@ impl Arena {
         let path =
             std::env::join_paths([bin.clone()].into_iter().chain(std::env::split_paths(&usual)))
                 .map_err(text)?;
-        // SAFETY: nothing else runs yet. Rules look for programs along the PATH of the process.
+        // SAFETY: no other thread runs yet. Rules search programs along the PATH of the process.
         unsafe { std::env::set_var("PATH", &path) };
         script(
             &bin.join("trip"),
@@ -112,12 +112,12 @@ impl Arena {
         Ok(Some(arena))
     }
 
-    /// The programs that are there, besides those of every system.
+    /// The installed stand-ins.
     pub(super) fn programs(&self) -> Vec<&'static str> {
         WRAPPERS.iter().map(|(name, _)| *name).collect()
     }
 
-    /// The traces must be left when nothing keeps a line from it. That the rules do is for the corpus.
+    /// Checks that traces are left when no rule prevents it. The corpus checks that rules do.
     fn check(&mut self) -> Result<(), String> {
         for (rules, text) in [
             (Rules::DenyTrip, "trip"),
@@ -137,14 +137,14 @@ impl Arena {
         Ok(())
     }
 
-    /// Whether the policy lets the case through, as the server would ask it.
+    /// Whether the policy allows the case, judged as by the server.
     pub(super) fn allows(&self, case: &Case) -> bool {
         matches!(self.judge(case), Some(Ok(())))
     }
 
-    /// Whether the case hands something to a program that nothing is known of, and only a shell could
-    /// tell that it is what the rules forbid. The guide says that a policy does not see that; what is
-    /// written out word for word it must see.
+    /// Whether the case passes something to an unknown program that only a shell could
+    /// recognise as what the rules forbid. The guide says that a policy does not detect that; anything
+    /// written out word for word must be detected.
     pub(super) fn is_beyond_the_policy(&self, case: &Case) -> bool {
         let text = case.text.replace("wrapit", "env").replace("wrapline", "sh -c");
         let known = Case { text, ..case.clone() };
@@ -204,11 +204,11 @@ impl Arena {
             for variable in &case.set {
                 launch.set(variable.clone().into());
             }
-            // What cannot be started starts nothing.
+            // A program that cannot be started starts nothing.
             let Ok(command) = Command::new(launch) else { continue };
             self.keeper.run(&command, &self.cancel, LiveOutput::default(), &mut |_| {});
             let trace = fs::read(&self.trace).unwrap_or_default();
-            // What is judged next must not find what this one made.
+            // The next case must not find files of this one.
             self.reset()?;
             if case.rules.forbid(&String::from_utf8_lossy(&trace)) {
                 return Ok(true);
@@ -217,7 +217,7 @@ impl Arena {
         Ok(false)
     }
 
-    /// The project as it was. Its directory itself stays: it is mounted inside.
+    /// Restores the project. Its directory itself stays: it is mounted inside.
     fn reset(&self) -> Result<(), String> {
         for entry in fs::read_dir(&self.project).map_err(text)? {
             let entry = entry.map_err(text)?;
@@ -234,7 +234,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // What is left is below the target directory, which anyone may remove.
+        // Best effort: it is below the target directory.
         _ = remove_tree(&self.root);
     }
 }
@@ -272,14 +272,14 @@ fn repository(root: &Path, template: &Path, trace: &Path) -> Result<(), String> 
     script(&template.join(".git/hooks/pre-push"), &format!("echo pushed >> '{}'", trace.display()))
 }
 
-/// What confines everything that is run.
+/// The keeper that confines all lines.
 fn keeper(bin: &Path, project: &Path, template: &Path) -> Result<Option<Keeper>, String> {
-    // The repository is there when its directory is made writable.
+    // The repository must exist when its directory is made writable.
     copy_tree(template, project).map_err(text)?;
     let config = Config::load(None).map_err(text)?;
     let known = Project::with_store(Some(project.to_owned()), project.join(".no-store"));
     let context = RunContext::new(&known, &config, notice::ignore(), |_, _| {});
-    // Below /tmp only what is listed is there inside.
+    // Of /tmp only the listed paths exist inside.
     let paths = vec![PathRule::new(PathGrant::AllowRead, bin.to_owned())];
     let request = SandboxRequest { mode: SandboxMode::Strict, paths, ..SandboxRequest::default() };
     let started = confined::start_keeper(&request, project, &context, KeeperSettings::default());
@@ -312,9 +312,9 @@ fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes a directory, also one that somebody closed.
+/// Removes a directory, even without permissions.
 fn remove_tree(path: &Path) -> std::io::Result<()> {
-    // What a line did to modes is undone first.
+    // A line may have changed modes.
     _ = fs::set_permissions(path, PermissionsExt::from_mode(0o755));
     for entry in fs::read_dir(path)? {
         let entry = entry?;

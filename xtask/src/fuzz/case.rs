@@ -1,4 +1,4 @@
-//! One line that somebody wants to run, under some rules.
+//! One line to judge, under some rules.
 
 use std::fmt;
 
@@ -65,7 +65,7 @@ impl Rules {
         }
     }
 
-    /// Whether a trace shows that something was started that the rules forbid. Each of its lines is
+    /// Whether a trace shows that something forbidden was started. Each of its lines is
     /// a program and its arguments.
     pub(super) fn forbid(self, trace: &str) -> bool {
         trace.lines().any(|line| match self {
@@ -87,7 +87,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Blocks that are apart by `---`: the name of the rules and variables in the first line, then
+    /// Parses blocks separated by `---`: the name of the rules and variables in the first line, then
     /// the text.
     pub(super) fn all(corpus: &str) -> Result<Vec<Self>, String> {
         let blocks = corpus.trim_end_matches('\n').split("\n---\n");

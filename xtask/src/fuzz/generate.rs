@@ -1,5 +1,5 @@
-//! Lines as a grammar makes them: a command that rules forbid, put in other words, into something
-//! that runs it, somewhere in a line.
+//! Lines from a grammar: a forbidden command, spelled differently, wrapped in something
+//! that runs it, anywhere in a line.
 
 use super::case::{Case, Rules};
 use super::mutate::Random;
@@ -7,7 +7,7 @@ use super::mutate::Random;
 /// How deep a line is nested.
 const DEPTH: usize = 4;
 
-/// Programs of every system that run what follows.
+/// Common programs that run their arguments.
 const WRAPPERS: [&str; 37] = [
     "env",
     "env A=1",
@@ -48,7 +48,7 @@ const WRAPPERS: [&str; 37] = [
     "!",
 ];
 
-/// Where a command can stand in a line; `@` is the command.
+/// Where a command can occur in a line; `@` is the command.
 const PLACES: [&str; 96] = [
     "@",
     "@; true",
@@ -148,7 +148,7 @@ const PLACES: [&str; 96] = [
     "complete -C '@' x; compgen -C '@' x",
 ];
 
-/// Ways to give a program another name first; `@` is its name and `#` the arguments.
+/// Ways to first give a program another name; `@` is its name and `#` the arguments.
 const RENAMED: [&str; 16] = [
     "ln -s \"$(command -v @)\" gg; ./gg #",
     "ln -s \"$(command -v @)\" gg && ./gg #",
@@ -168,7 +168,7 @@ const RENAMED: [&str; 16] = [
     "exec -a x @ #",
 ];
 
-/// Ways to push that are no `git push`.
+/// Ways to push other than a plain `git push`.
 const PUSHES: [&str; 16] = [
     "/usr/lib/git-core/git-push -q origin main",
     "/usr/lib/git-core/git push -q origin main",
@@ -214,7 +214,7 @@ const VARIABLES: [&str; 22] = [
     "LD_PRELOAD",
 ];
 
-/// Some of them, and what starts the program that they name.
+/// Some of them, and a command that starts the named program.
 const STARTED_BY: [(&str, &str, &str); 8] = [
     ("GIT_EXTERNAL_DIFF", "trip", "git diff"),
     ("GIT_SSH", "trip", "git fetch ssh://h/r"),
@@ -239,7 +239,7 @@ const USES: [&str; 9] = [
 ];
 
 pub(super) struct Generator {
-    /// Programs that run what follows and are only here.
+    /// Programs that run their arguments and exist only here.
     wrappers: Vec<&'static str>,
 }
 
@@ -264,7 +264,7 @@ impl Generator {
         };
         for _ in 0..random.below(DEPTH) {
             let place = random.pick(&PLACES);
-            // A quote inside of quotes is another line; that is wanted, now and then.
+            // A quote inside of quotes is a different line, which is wanted occasionally.
             let inner = match place.contains("'@'") && !random.one_in(4) {
                 true => text.replace('\'', "'\\''"),
                 false => text,
@@ -274,7 +274,7 @@ impl Generator {
         Case { rules, set, text }
     }
 
-    /// A call of a program, in other words and with others in front.
+    /// A call of a program, spelled differently and with others before it.
     fn command(&self, program: &str, arguments: &str, random: &mut Random) -> String {
         let mut before = String::new();
         let mut words = vec![spelled(program, &mut before, random)];
@@ -309,7 +309,7 @@ impl Generator {
     }
 }
 
-/// Links to a program and copies of it that are there before the line.
+/// Links to a program and copies of it that exist before the line runs.
 fn other_names(program: &str) -> [&'static str; 2] {
     match program {
         "git" => ["glink", "gcopy"],
@@ -328,7 +328,7 @@ fn variable(random: &mut Random, set: &mut Vec<(String, String)>) -> String {
         }
     };
     let mut assigned = vec![(name, value)];
-    // A setting of git by variables is three of them.
+    // A setting of git by variables consists of three of them.
     if name == "GIT_CONFIG_VALUE_0" {
         assigned.extend([("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "diff.external")]);
     }
@@ -350,7 +350,7 @@ fn variable(random: &mut Random, set: &mut Vec<(String, String)>) -> String {
     }
 }
 
-/// A word as a shell may be told it. What must come first goes to `before`.
+/// A different spelling of a word for a shell. Preparations are appended to `before`.
 fn spelled(word: &str, before: &mut String, random: &mut Random) -> String {
     let (first, rest) = word.split_at(1);
     match random.below(26) {

@@ -1,6 +1,6 @@
-//! Chance, and small changes to a line.
+//! Random numbers, and small mutations of a line.
 
-/// Numbers that look random and are the same for the same seed.
+/// Pseudo-random numbers, reproducible by the seed.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// What lines are made of where it matters.
+/// Tokens that matter in lines.
 const TOKENS: [&str; 60] = [
     "'", "\"", "\\", "$", "`", "(", ")", "{", "}", ";", "&", "|", "<", ">", "=", "#", "!", "~",
     "*", "?", "[", "]", "\n", " ", "\t", "\\\n", "&&", "||", ";;", "$(", "${", "$((", "))", "<<",
@@ -39,7 +39,7 @@ const TOKENS: [&str; 60] = [
     ":", "-",
 ];
 
-/// The line with some changes; parts of another one may come in.
+/// The line with some mutations, which may insert parts of another one.
 pub(super) fn mutated(text: &str, other: &str, random: &mut Random) -> String {
     let mut chars: Vec<char> = text.chars().collect();
     for _ in 0..=random.below(3) {
@@ -62,7 +62,7 @@ pub(super) fn mutated(text: &str, other: &str, random: &mut Random) -> String {
             _ => _ = chars.splice(at..at, random.pick(&TOKENS).chars()),
         }
     }
-    // More is not read, and costs time.
+    // Longer lines only cost time.
     chars.truncate(600);
     chars.into_iter().filter(|c| *c != '\0').collect()
 }

@@ -33,7 +33,7 @@ pub(super) enum Command {
         /// The archived workspace, as `archive list` names it
         #[arg(value_name = "ARCHIVE")]
         archive: String,
-        /// Its name [default: its former name]
+        /// The workspace's new name [default: its name when archived]
         #[arg(value_name = "WORKSPACE")]
         workspace: Option<String>,
     },

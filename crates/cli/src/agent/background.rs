@@ -1,5 +1,5 @@
-//! Continues a command in the background: what goes wrong at its start is still told where it was
-//! typed.
+//! Continues a command in the background. Errors at its start are still reported in the terminal it
+//! was typed in.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -11,14 +11,14 @@ use crate::{Exit, Failure, term};
 
 /// Which process continues.
 pub(super) enum Continuation {
-    /// This one, in the background.
+    /// The process in the background.
     Here(BackgroundProcess),
-    /// The one that was called: the other has started, or has said why not.
+    /// The process in the terminal, once the other one has started or failed.
     Caller(Exit),
 }
 
-/// To be called before anything is locked or a thread runs. `started` is what the caller says once the
-/// other process has started.
+/// Call this before anything is locked and before a thread starts. `started` makes the message that the
+/// process in the terminal prints once the other one has started.
 pub(super) fn continue_in_background(
     level: Level,
     started: &dyn Fn(i32) -> String,

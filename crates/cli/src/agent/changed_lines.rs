@@ -1,5 +1,5 @@
-//! How many lines an iteration added and removed, from the record of its run. What is not known of a
-//! file (it is no text, or too large) is not guessed.
+//! How many lines an iteration added and removed, from the record of its run. A file without a count
+//! (binary, or too large) gets none.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use retake_types::{Effects, LineChange};
 pub(super) struct ChangedLines(BTreeMap<String, LineChange>);
 
 impl ChangedLines {
-    /// Nothing is known where the run is not on the record any more.
+    /// Without counts if the run has been erased from the record.
     pub(super) fn of(iteration: &Iteration, store: Option<&Store>) -> Self {
         let run = iteration.facts.run_id.zip(store).and_then(|(id, store)| store.get(id).ok());
         let outcome = run.as_ref().and_then(|run| run.outcome.as_ref());
@@ -26,7 +26,7 @@ impl ChangedLines {
         self.of_file(path).map(words)
     }
 
-    /// `+12 -3` of all files that the iteration changed; `None` unless it is known of each.
+    /// `+12 -3` of all files that the iteration changed; `None` if any of them has no count.
     pub(super) fn in_all(&self, iteration: &Iteration) -> Option<String> {
         let result = iteration.result.as_ref()?;
         let lists = [&result.files_modified, &result.files_created, &result.files_deleted];

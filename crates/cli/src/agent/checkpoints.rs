@@ -1,4 +1,4 @@
-//! Checkpoints: listed, compared, brought back, removed with their workspace.
+//! Checkpoints: lists and compares them, rolls back to one, and removes them with their workspace.
 
 use retake_agent::checkpoint::{CheckpointChoice, CheckpointOwner};
 use retake_agent::driver::git_checkpoints::{CheckpointError, GitCheckpoints};
@@ -15,10 +15,10 @@ use super::{messages, refused};
 use crate::term::{Column, Palette, Table};
 use crate::{Exit, Failure, term};
 
-/// Digits of a commit that are shown.
+/// How many digits of a commit are shown.
 const SHORT: usize = 12;
 
-/// Everything known of a workspace's checkpoints, oldest first.
+/// All known checkpoints of a workspace, oldest first.
 fn all(workspace: &Workspace, project: &AgentProject) -> Result<Vec<KeptCheckpoint>, Failure> {
     let mut all = recorded(workspace, project)?;
     let journal = RollbackJournal::of(workspace).map_err(refused)?;
@@ -27,7 +27,7 @@ fn all(workspace: &Workspace, project: &AgentProject) -> Result<Vec<KeptCheckpoi
     Ok(all)
 }
 
-/// Those that loops made.
+/// The checkpoints that loops made.
 fn recorded(workspace: &Workspace, project: &AgentProject) -> Result<Vec<KeptCheckpoint>, Failure> {
     let metadata = workspace.metadata().map_err(refused)?;
     let loops = match project.project.read_store() {
@@ -43,7 +43,7 @@ fn owner(workspace: &Workspace) -> Result<CheckpointOwner, Failure> {
     Ok(recorded_loop::checkpoint_owner(workspace, &metadata))
 }
 
-/// Runs git while nobody else uses the workspace.
+/// Runs git with the workspace locked.
 fn with_git<T>(
     workspace: &Workspace,
     project: &AgentProject,
@@ -80,7 +80,7 @@ pub(super) struct List {
 struct Row {
     #[serde(flatten)]
     kept: KeptCheckpoint,
-    /// Compared with the one before.
+    /// Files that differ from the previous checkpoint.
     files: u64,
     added: u64,
     removed: u64,
@@ -101,7 +101,7 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
         let mut rows: Vec<Row> = Vec::new();
         for kept in all {
             let before = rows.last().map(|row| row.kept.checkpoint.tree.clone());
-            // One that was removed from the repository is listed all the same.
+            // A checkpoint that was removed from the repository is listed too, without counts.
             let counts = before.and_then(|before| git.counts(&before, &kept.checkpoint.tree).ok());
             let (files, added, removed) = counts.unwrap_or_default();
             rows.push(Row { kept, files, added, removed });
@@ -190,7 +190,7 @@ pub(super) fn diff(args: &Diff, project: &AgentProject) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-/// Restore the project's files from a checkpoint; the current files are saved as another one first
+/// Restore the project's files from a checkpoint; the current files are saved as a checkpoint first
 #[derive(clap::Args)]
 pub(super) struct Rollback {
     /// The workspace
@@ -209,7 +209,7 @@ pub(super) fn rollback(args: &Rollback, project: &AgentProject) -> Result<Exit, 
     let goal = match (&args.to, args.undo) {
         (Some(choice), _) => RollbackGoal::To(choice.clone()),
         (None, true) => RollbackGoal::Undo,
-        // Without either, only one that was interrupted can be meant.
+        // Without an option this can only finish a rollback that was interrupted.
         (None, false) => RollbackGoal::Finish,
     };
     let recorded = recorded(&workspace, project)?;
@@ -235,15 +235,15 @@ pub(super) fn rollback(args: &Rollback, project: &AgentProject) -> Result<Exit, 
     Ok(Exit::OK)
 }
 
-/// Removes the checkpoints of workspaces that go for good.
+/// Removes the checkpoints of workspaces that are deleted.
 pub(super) struct Removal<'a> {
     project: &'a AgentProject,
-    /// `None` where there is no repository, and so nothing to do.
+    /// `None` without a repository, where there is nothing to remove.
     worker: Option<Worker>,
 }
 
 impl<'a> Removal<'a> {
-    /// To be called while nothing is locked: a process is forked.
+    /// Forks a process: call this while nothing is locked.
     pub(super) fn of(project: &'a AgentProject) -> Result<Self, Failure> {
         if !project.root.ancestors().any(|dir| dir.join(".git").exists()) {
             return Ok(Self { project, worker: None });
@@ -251,11 +251,11 @@ impl<'a> Removal<'a> {
         Ok(Self { project, worker: Some(project.worker()?) })
     }
 
-    /// Gives how many checkpoints went. An error of git is reported and stops nothing: the
-    /// workspace itself is what was asked about.
+    /// Returns how many checkpoints were removed. An error of git is reported and does not keep the
+    /// workspace itself from being removed.
     pub(super) fn remove(&mut self, owner: &CheckpointOwner) -> usize {
         let Some(worker) = &mut self.worker else { return 0 };
-        // The workspace, or another copy of it, may still be there.
+        // The workspace, or another copy of it, may still exist and need them.
         if recorded_loop::has_checkpoint_owner(&self.project.directories, owner) {
             return 0;
         }
@@ -263,7 +263,7 @@ impl<'a> Removal<'a> {
         let removed = GitCheckpoints::new(worker, &self.project.root, scratch)
             .and_then(|mut git| git.remove(owner));
         removed.unwrap_or_else(|error| {
-            term::say(&format!("checkpoints of {} stay: {error}", owner.workspace));
+            term::say(&format!("checkpoints of {} were not removed: {error}", owner.workspace));
             0
         })
     }

@@ -1,5 +1,5 @@
-//! `retake agent fleet`: several agents at a glance, and what they did. `retake agent prune`: what they
-//! left.
+//! `retake agent fleet`: several agents at a glance, and their results. `retake agent prune`: removes the
+//! clones that they left behind.
 
 use clap::Subcommand;
 use jiff::Timestamp;
@@ -104,7 +104,7 @@ pub(super) fn fleet(args: Args, project: &AgentProject) -> Result<Exit, Failure>
             return Ok(Exit::OK);
         }
         return Err(refused(
-            "no group of agents has run here yet; start one with `retake agent run NAME NAME`",
+            "no agents have run side by side here yet; start them with `retake agent run NAME NAME`",
         ));
     };
     match args.command {
@@ -171,7 +171,7 @@ fn list(json: bool, last: &RecordedFleet, store: &Store) -> Result<Exit, Failure
     }
     let mut text = table(&rows).render(term::width(), Palette::of_stdout());
     if last.is_open() && !running {
-        text += &format!("\nits process died; {}\n", fleet_messages::unfinished(&last.plan));
+        text += &format!("\nits retake process died; {}\n", fleet_messages::unfinished(&last.plan));
     }
     term::page(&text)?;
     Ok(Exit::OK)
@@ -266,13 +266,13 @@ fn diff(args: &Diff, last: &RecordedFleet, project: &AgentProject) -> Result<Exi
             Some(process) => fleet::join_mount_namespace(process),
             None => fleet::enter_mount_namespace(true).map(|entered| namespace = Some(entered)),
         };
-        shown.map_err(|error| refused(format!("its tree cannot be shown: {error}")))?;
+        shown.map_err(|error| refused(format!("its clone cannot be accessed: {error}")))?;
     }
     let context = (&project.run_context(), namespace);
     let text = fleet::diff(last, agent, (&project.root, &scratch), colour, context)
         .map_err(|error| refused(fleet_messages::error(&error)))?;
     let Some(text) = text else {
-        return Err(refused(format!("{} has not begun", args.name)));
+        return Err(refused(format!("{} has not started", args.name)));
     };
     term::page(&String::from_utf8_lossy(&text))?;
     Ok(Exit::OK)
@@ -309,7 +309,7 @@ fn names(fleet: &RecordedFleet) -> String {
 pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failure> {
     let store = project.project.read_store()?;
     let left = fleet::left_trees(&store)?;
-    // One that died before it made a tree is to be given up as well.
+    // Also the runs that died before their first clone was made.
     let unfinished = fleet::unfinished(&store)?;
     if left.is_empty() && unfinished.is_empty() {
         term::data("Nothing to remove\n".as_bytes())?;
@@ -319,7 +319,7 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
     if args.yes && left.iter().any(LeftTree::needs_namespace) {
         let entered = fleet::enter_mount_namespace(true);
         let entered =
-            entered.map_err(|error| refused(format!("trees cannot be shown: {error}")))?;
+            entered.map_err(|error| refused(format!("the clones cannot be accessed: {error}")))?;
         namespace = Some(entered);
     }
     let context = project.run_context();
@@ -327,20 +327,20 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
     for tree in &left {
         let (agent, path) = (&tree.agent, tree.home.display());
         if !args.yes {
-            let note = if tree.unfinished { "  (not finished)" } else { "" };
+            let note = if tree.unfinished { "  (unfinished)" } else { "" };
             term::data(format!("{agent}  {path}{note}\n").as_bytes())?;
             continue;
         }
         if tree.unfinished && !args.unfinished {
-            term::say(&format!("{agent}: its run was not finished; --unfinished abandons it"));
+            term::say(&format!("{agent}: its run is unfinished; --unfinished abandons it"));
             continue;
         }
         let stays = fleet::prune(tree, &project.root, (&context, namespace))
             .map_err(|error| refused(fleet_messages::error(&error)))?;
         match stays {
-            None => term::data(format!("✓ {agent}: work kept, tree removed\n").as_bytes())?,
+            None => term::data(format!("✓ {agent}: work saved, clone removed\n").as_bytes())?,
             Some(why) => {
-                term::say(&format!("{agent}: its tree stays at {path}: {why}"));
+                term::say(&format!("{agent}: its clone was left at {path}: {why}"));
                 exit = Exit::FAILED;
             }
         }
@@ -363,14 +363,12 @@ pub(super) fn prune(args: &Prune, project: &AgentProject) -> Result<Exit, Failur
         (true, false) => {
             for fleet in without_tree {
                 let names = names(fleet);
-                term::say(&format!(
-                    "{names}: their run was not finished; --unfinished abandons it"
-                ));
+                term::say(&format!("{names}: their run is unfinished; --unfinished abandons it"));
             }
         }
         (false, _) => {
             for fleet in without_tree {
-                term::data(format!("{}  (no tree, not finished)\n", names(fleet)).as_bytes())?;
+                term::data(format!("{}  (no clone, unfinished)\n", names(fleet)).as_bytes())?;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The words of several agents at once.
+//! The messages about several agents at once.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::{term, words};
 pub(super) const LEFT_OUT: &str =
     "agents start without your uncommitted changes; --from dirty includes them";
 
-/// Files that an overlap names.
+/// How many files a message about overlapping changes names.
 const NAMED: usize = 5;
 
 pub(super) fn error(error: &FleetError) -> String {
@@ -40,7 +40,7 @@ pub(super) fn error(error: &FleetError) -> String {
             format!("a run of other agents was not finished; {}", unfinished(plan))
         }
         FleetError::NoNamespace => {
-            "the agents' trees are shown by mounts, for which retake needs to \
+            "the agents' clones are accessed through mounts, for which retake needs to \
              be root or to run with --sandbox; run it in the same way as before"
                 .to_owned()
         }
@@ -51,7 +51,7 @@ pub(super) fn error(error: &FleetError) -> String {
     }
 }
 
-/// What to do about agents whose run was not finished.
+/// What to do about agents whose run is unfinished.
 pub(super) fn unfinished(plan: &FleetLoopPlan) -> String {
     let command = continuing(&plan.agents, plan.best_of, plan.target.as_deref());
     format!(
@@ -73,7 +73,7 @@ pub(super) fn continuing(agents: &[FleetAgent], best_of: bool, target: Option<&s
     format!("retake agent run {}{option} …", tasks.join(" "))
 }
 
-/// Submodules that agents do not have.
+/// Submodules that are missing in the agents' clones.
 pub(super) fn missing_submodules(paths: &[PathBuf]) -> String {
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     format!(
@@ -93,7 +93,7 @@ pub(super) fn clones(why: &WhyClones) -> String {
     format!("each agent gets a plain clone in a directory of its own ({why})")
 }
 
-/// What is said when agents were started in the background.
+/// The message after agents were started in the background.
 pub(super) fn detached(names: &[&str]) -> impl Fn(i32) -> String {
     let count = term::count(names.len() as u64, "agent");
     move |pid| {
@@ -105,7 +105,7 @@ pub(super) fn detached(names: &[&str]) -> impl Fn(i32) -> String {
     }
 }
 
-/// The agents in one line.
+/// The state of all agents in one line.
 pub(super) fn live(plan: &FleetPlan, spent: Spent) -> String {
     let mut counts = [0u64; 5];
     for agent in 0..plan.agents() {
@@ -124,7 +124,7 @@ pub(super) fn live(plan: &FleetPlan, spent: Spent) -> String {
     format!("{}  {}", parts.join(", "), display::spent(spent))
 }
 
-/// What happened, and whether it is bad.
+/// The message for an event, and whether it is an error.
 pub(super) fn event(event: &FleetEvent<'_>) -> Option<(String, bool)> {
     Some(match event {
         FleetEvent::Continued { spent, time } => {
@@ -154,7 +154,7 @@ pub(super) fn event(event: &FleetEvent<'_>) -> Option<(String, bool)> {
             (settled(name, *outcome, (*branch, *why), *work), false)
         }
         FleetEvent::TreeKept { name, tree, why } => {
-            (format!("{name}: its tree stays at {}: {why}", tree.display()), true)
+            (format!("{name}: its clone was left at {}: {why}", tree.display()), true)
         }
         FleetEvent::Overlap { names: [a, b], paths } => {
             let mut named: Vec<String> =
@@ -174,7 +174,7 @@ pub(super) fn event(event: &FleetEvent<'_>) -> Option<(String, bool)> {
     })
 }
 
-/// What became of the work of an agent, in a line.
+/// The outcome of an agent's work, in one line.
 fn settled(
     name: &str,
     outcome: FleetOutcome,
@@ -211,7 +211,7 @@ pub(super) fn changes(work: &CollectedWork) -> String {
     format!("{} +{} -{}", term::count(work.files, "file"), work.added, work.removed)
 }
 
-/// How a fleet ended, and what there is to do.
+/// The outcome of a fleet, and the commands to continue with.
 pub(super) fn finished(finished: &FinishedFleet) -> String {
     let mut parts = Vec::new();
     for outcome in FleetOutcome::ALL {
@@ -223,7 +223,7 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
     }
     let open = finished.agents.iter().filter(|agent| agent.outcome.is_none()).count();
     if open > 0 {
-        parts.push(format!("{open} not begun or not finished"));
+        parts.push(format!("{open} not started or unfinished"));
     }
     let mut text = format!("{}; {}", parts.join(", "), display::spent(finished.spent));
     let why = match finished.reason {

@@ -1,4 +1,4 @@
-//! `retake agent run` with several agents at once, or several tries of one task.
+//! `retake agent run` with several agents at once, or several attempts at one task.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,10 +24,10 @@ use super::task::{self, OpenTask, Opened, TaskCall, TaskPlace, number};
 use super::{fleet_messages, messages, refused};
 use crate::{Exit, Failure, exec, term};
 
-/// Budgets that several agents share.
+/// Options of each agent that are a shared budget in a fleet.
 const SHARED: [&str; 3] = ["maxCost", "maxTokens", "maxTime"];
 
-/// Several agents at once, each in a clone of its own.
+/// Several agents at once, each in its own clone.
 #[derive(clap::Args)]
 pub(crate) struct FleetArgs {
     /// How many agents work at the same time [default: all of them]
@@ -54,7 +54,7 @@ pub(crate) struct FleetArgs {
 }
 
 impl FleetArgs {
-    /// Whether a tree of its own was asked for, also for a single agent.
+    /// Whether any of these options is given: then even a single agent gets its own clone.
     pub(super) fn is_given(&self) -> bool {
         let Self { jobs, merge_into, update_checkout, best_of, from, halt, conflict_attempts } =
             self;
@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
     let level = project::settings(&project.config, None, flags)?.output_level;
     let request = request(args, &mut options, project)?;
     let jobs = request.agents.clone();
-    // What one agent would refuse is refused before any of them begins.
+    // Report everything that one agent would refuse before any of them starts.
     for agent in &jobs {
         let opened = task::open(&agent.task, call(args, &options, None)?, project);
         opened.map_err(|failure| refused(format!("{}: {failure}", agent.name)))?;
@@ -116,9 +116,9 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
     Ok(exit(&finished, args.fail_incomplete))
 }
 
-/// Refuses a task whose loop is to be continued in the tree of its agent, not in the project itself.
+/// Refuses a task that another fleet has to continue: its loop is in the agent's clone, not here.
 pub(super) fn not_in_unfinished(name: &str, project: &AgentProject) -> Result<(), Failure> {
-    // Where nothing can be read, nothing is known of such a run.
+    // Without a readable record no such run is known.
     let Ok(store) = project.project.read_store() else { return Ok(()) };
     let found = fleet::unfinished_with(&store, &project.root, name);
     match found.map_err(|error| refused(fleet_messages::error(&error)))? {
@@ -135,7 +135,7 @@ fn exit(finished: &FinishedFleet, fail_incomplete: bool) -> Exit {
         return Exit::Signal(signals::received().unwrap_or(libc::SIGINT));
     }
     let failed = |agent: &FinishedAgent| agent.outcome.is_some_and(FleetOutcome::failed);
-    // Of several tries one is enough.
+    // With --best-of one success is enough.
     if !finished.chosen && finished.agents.iter().any(failed) {
         return Exit::FAILED;
     }
@@ -148,7 +148,7 @@ fn exit(finished: &FinishedFleet, fail_incomplete: bool) -> Exit {
     Exit::Code(code)
 }
 
-/// What is asked for; the budgets that all share are taken out of the options of each.
+/// The request; the shared budgets are removed from each agent's options.
 fn request(
     args: &Args,
     options: &mut TaskOptions,
@@ -208,7 +208,7 @@ fn request(
     })
 }
 
-/// Enters a namespace for the mounts of trees, where that is possible and takes nothing from agents.
+/// Enters a mount namespace for the agents' clones, if the agents lose no rights by that.
 fn namespace(
     args: &Args,
     project: &AgentProject,
@@ -247,7 +247,7 @@ fn call<'a>(
     })
 }
 
-/// Opens the task of an agent in its tree; `None` for one that is complete already.
+/// Opens the task of an agent in its clone; `None` for a task that is already complete.
 fn open(
     place: &AgentPlace<'_>,
     args: &Args,

@@ -1,4 +1,4 @@
-//! The words of agent commands; many of them are given word for word by a specification.
+//! The messages of agent commands; many of them are given word for word by a specification.
 
 use retake_agent::adapters::AgentKind;
 use retake_agent::checkpoint::CheckpointChoice;
@@ -31,7 +31,7 @@ fn flag(path: &str) -> Option<&'static str> {
     FLAGS.iter().find(|(known, _)| *known == path).map(|(_, flag)| *flag)
 }
 
-/// What is wrong with settings, one line each. A value that a flag gave is named by the flag.
+/// What is wrong with the settings, one line each. A value that came from a flag is named by the flag.
 pub(super) fn settings_errors(errors: &SettingsErrors, by_flag: &dyn Fn(&str) -> bool) -> String {
     let line = |error: &SettingError| match error {
         SettingError::Invalid { path, reason } => match flag(path).filter(|_| by_flag(path)) {
@@ -43,7 +43,7 @@ pub(super) fn settings_errors(errors: &SettingsErrors, by_flag: &dyn Fn(&str) ->
     errors.0.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A setting that cannot be kept with the chosen agent.
+/// A setting that the chosen agent does not support.
 pub(super) fn unsupported(setting: &UnsupportedSetting) -> String {
     match setting {
         UnsupportedSetting::CostNotReported { path, kind } => unmeasurable(path, *kind, "its cost"),
@@ -63,7 +63,7 @@ pub(super) fn unsupported(setting: &UnsupportedSetting) -> String {
     }
 }
 
-/// A budget that the agent cannot be held to.
+/// A budget that cannot be enforced with this agent.
 fn unmeasurable(path: &str, kind: AgentKind, what: &str) -> String {
     let option = flag(path).unwrap_or(path);
     format!(
@@ -112,7 +112,7 @@ pub(super) fn report_error(error: &ReportError) -> String {
     }
 }
 
-/// What stands in the way of a run.
+/// Why a workspace cannot be run.
 pub(super) fn workspace_problem(problem: &WorkspaceProblem, workspace: &Workspace) -> String {
     match problem {
         WorkspaceProblem::NoInstructions => no_instructions(workspace.name()),
@@ -120,7 +120,7 @@ pub(super) fn workspace_problem(problem: &WorkspaceProblem, workspace: &Workspac
     }
 }
 
-/// Claude Code skips no permissions for root.
+/// Claude Code refuses to skip permissions for root.
 fn root_refused() -> &'static str {
     "Claude refuses --dangerously-skip-permissions to root. Run as another user, set \
      IS_SANDBOX=1 if this is a sandbox, or allow tools by name with claude.args: \
@@ -153,7 +153,7 @@ pub(super) fn not_accepted() -> &'static str {
     "Verification does not pass: the task is not accepted as complete"
 }
 
-/// The agent's program cannot be found, and how to choose another.
+/// The agent's program was not found; how to choose another one.
 pub(super) fn no_agent(kind: AgentKind, command: &str) -> String {
     let hint = match kind {
         _ if command.contains(char::is_whitespace) => {
@@ -168,7 +168,7 @@ pub(super) fn no_agent(kind: AgentKind, command: &str) -> String {
     format!("{}\nhint: {hint}", not_found(kind, command))
 }
 
-/// There are no instructions, and how to write them.
+/// There are no instructions; how to write them.
 pub(super) fn no_instructions(name: &Name) -> String {
     format!(
         "{}\nhint: or write INSTRUCTIONS.md yourself; `retake agent show {name}` prints the directory",
@@ -202,7 +202,7 @@ pub(super) fn completed(iterations: u32) -> String {
     format!("✓ Task completed successfully after {}", term::count(iterations.into(), "iteration"))
 }
 
-/// What is said when a loop was started in the background.
+/// The message after a loop was started in the background.
 pub(super) fn detached(name: &str) -> impl Fn(i32) -> String {
     move |pid| {
         format!(
@@ -213,7 +213,7 @@ pub(super) fn detached(name: &str) -> impl Fn(i32) -> String {
     }
 }
 
-/// Somebody stops looking at a loop.
+/// The message after a person stops following a loop.
 pub(super) fn left_running(name: &str) -> String {
     format!(
         "{name} continues to run\n\
@@ -223,7 +223,7 @@ pub(super) fn left_running(name: &str) -> String {
 }
 
 pub(super) fn runner_died(name: &str) -> String {
-    format!("its process died; `retake agent run {name}` continues it")
+    format!("its retake process died; `retake agent run {name}` continues it")
 }
 
 pub(super) fn not_running(name: &str) -> String {
@@ -250,7 +250,7 @@ pub(super) fn max_iterations(most: u32) -> String {
     format!("⚠️ Reached maximum iterations ({most})")
 }
 
-/// What can be done after the maximum was reached: continue, increase the limit, look.
+/// What to do after the maximum was reached: continue, increase the limit, check progress.
 pub(super) fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
     [
         format!("→ Continue: retake agent run {name}"),
@@ -262,7 +262,7 @@ pub(super) fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
     ]
 }
 
-/// Why files could not be brought back.
+/// Why files could not be restored.
 pub(super) fn checkpoint_error(error: &CheckpointError) -> String {
     match error {
         CheckpointError::NoRepository(_) => {
@@ -328,7 +328,7 @@ pub(super) fn stale_completion() -> &'static str {
     "⚠️ .status.json said complete before this run began; that does not count"
 }
 
-/// `--output`, `-v` and `-q` say the same thing in three ways.
+/// `--output`, `-v` and `-q` set the same value.
 pub(super) fn conflicting_output() -> &'static str {
     "--verbose, --quiet and --output cannot be used together"
 }

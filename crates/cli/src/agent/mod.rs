@@ -39,13 +39,13 @@ use project::AgentProject;
 #[derive(clap::Args)]
 #[command(version, propagate_version = true)]
 pub(crate) struct Args {
-    /// Where workspaces are [default: .agent/workspaces]
+    /// Directory of the workspaces [default: .agent/workspaces]
     #[arg(long, global = true, value_name = "DIR", help_heading = "Directories")]
     workspaces_dir: Option<PathBuf>,
-    /// Where the project's templates are [default: .agent/templates]
+    /// Directory of the project's templates [default: .agent/templates]
     #[arg(long, global = true, value_name = "DIR", help_heading = "Directories")]
     templates_dir: Option<PathBuf>,
-    /// Where archived workspaces are [default: .agent/archive]
+    /// Directory of the archived workspaces [default: .agent/archive]
     #[arg(long, global = true, value_name = "DIR", help_heading = "Directories")]
     archive_dir: Option<PathBuf>,
     /// Use no colours
@@ -93,11 +93,11 @@ enum Command {
 
 pub(super) fn agent(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     match asked(args, store) {
-        // What was cut off by a signal did not fail.
+        // A command that a signal interrupted has not failed.
         Err(_) if signals::asked().load(Ordering::Relaxed) => {
             Ok(Exit::Signal(signals::received().unwrap_or(libc::SIGINT)))
         }
-        // A request that is not valid exits with 1 here, and with 2 in other commands.
+        // An invalid request exits with 1 here, and with 2 in other commands.
         Err(failure @ (Failure::Usage(_) | Failure::Config(_) | Failure::Project(_))) => {
             Err(refused(failure))
         }
@@ -121,7 +121,7 @@ pub(super) fn mock(words: &[String]) -> Exit {
     }
 }
 
-/// Where the workspaces of the project are.
+/// The directory of the project's workspaces.
 #[cfg(feature = "web")]
 pub(super) fn workspace_directories(
     store: Option<&Path>,
@@ -147,7 +147,7 @@ fn asked(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         return workspaces::init(init, &project);
     }
     let project = AgentProject::open(store, &given)?;
-    // These have more to say than where they look.
+    // With --verbose these print more than directories.
     let says_more = matches!(
         args.command,
         Command::Run(_) | Command::Verify(_) | Command::Attach(_) | Command::Queue(_)

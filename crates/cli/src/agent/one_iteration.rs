@@ -14,7 +14,7 @@ use super::project::AgentProject;
 use crate::term::{Palette, Shade};
 use crate::{Exit, Failure, term};
 
-/// How much of the tool calls is shown; the run's output has all of them.
+/// Maximum size of the tool calls shown; the run's output has all of them.
 const SHOWN_CALLS: usize = 256 << 10;
 
 #[derive(Serialize)]
@@ -108,12 +108,12 @@ fn files(iteration: &Iteration, changed: &ChangedLines) -> Option<String> {
     Some(lines.join("\n"))
 }
 
-/// What the agent did with its tools, from the recorded output.
+/// The agent's tool calls, from the recorded output.
 fn tool_calls(iteration: &Iteration, project: &AgentProject) -> String {
     let Some(id) = iteration.facts.run_id else { return String::new() };
     let Ok(store) = project.project.read_store() else { return String::new() };
     let Ok(mut output) = store.read_output(id, Stream::Stdout) else { return String::new() };
-    // Earlier versions did not record which agent it was.
+    // Earlier versions did not record the kind of agent.
     let kind = iteration.facts.agent.as_deref().and_then(|word| word.parse().ok());
     let kind = kind.unwrap_or(project.settings.agent.kind);
     let mut reader = Reader::new(kind);
@@ -133,7 +133,7 @@ fn tool_calls(iteration: &Iteration, project: &AgentProject) -> String {
         }
     };
     let mut buffer = vec![0; 64 << 10];
-    // What cannot be read any more is not shown.
+    // Stop at the first read error.
     while let Ok(length @ 1..) = output.read(&mut buffer) {
         reader.push(&buffer[..length], &mut each);
     }

@@ -74,7 +74,7 @@ impl AgentProject {
         Ok(Self { root, project, config, settings, directories })
     }
 
-    /// Says which directories are used.
+    /// Prints the directories in use.
     pub(super) fn tell_directories(&self) {
         let store = self.project.store().ok().map(Path::to_owned);
         let WorkspaceDirectories { workspaces, templates, archive, global_templates, .. } =
@@ -97,14 +97,13 @@ impl AgentProject {
         context::run_context(&self.project, &self.config)
     }
 
-    /// A worker for commands besides a loop. To be started while nothing is locked: a process is
-    /// forked.
+    /// A worker for commands outside of a loop. Forks a process: call this while nothing is locked.
     pub(super) fn worker(&self) -> Result<Worker, Failure> {
         Worker::single(KeeperSession::Own, &self.run_context())
             .map_err(|error| refused(words::no_process(&error)))
     }
 
-    /// Offers retake's MCP server to agents, where the configuration says so.
+    /// Offers retake's MCP server to agents, if the configuration says so.
     pub(super) fn server_offer(&self) -> Option<Box<OfferServer>> {
         #[cfg(feature = "mcp")]
         if self.config.agent.mcp {
@@ -114,7 +113,7 @@ impl AgentProject {
                     AgentKind::Codex => Client::Codex,
                     AgentKind::Gemini => Client::Gemini,
                     AgentKind::Opencode => Client::Opencode,
-                    // How it starts servers is not known.
+                    // How a custom agent starts MCP servers is unknown.
                     AgentKind::Custom => return Ok(ServerOffer::default()),
                 };
                 let given = retake_mcp::agent_configuration(client, ids)?;
@@ -129,7 +128,7 @@ impl AgentProject {
         None
     }
 
-    /// How everything of a task is confined.
+    /// The sandbox for all runs of a task.
     pub(super) fn sandbox(
         &self,
         args: &SandboxArgs,
@@ -139,7 +138,7 @@ impl AgentProject {
         self.sandbox_in(args, settings, workspace, None)
     }
 
-    /// The same in a clone of its own, which reads objects of the main repository.
+    /// The same for a task in its own clone, which reads objects of the main repository.
     pub(super) fn sandbox_in(
         &self,
         args: &SandboxArgs,
@@ -163,8 +162,8 @@ impl AgentProject {
             .map_err(|error| refused(format!("the agent's state cannot be prepared: {error}")))
     }
 
-    /// Has a sandbox show a tree in place of the project. What of retake's own lies in the project is
-    /// shown there again, with the rules that it has.
+    /// Mounts a clone in place of the project in the sandbox. retake's own directories of the project are
+    /// mounted over it again, with their own rules.
     fn show_tree(
         &self,
         tree: &Path,
@@ -202,7 +201,7 @@ pub(super) fn named(name: &str) -> Result<Name, Failure> {
     Name::new(name).map_err(refused)
 }
 
-/// The settings of all layers: configuration files, the workspace's own, variables, flags.
+/// The settings of all layers: configuration files, the workspace, variables, flags.
 pub(super) fn settings(
     config: &Config,
     metadata: Option<&Metadata>,
@@ -288,8 +287,8 @@ fn global_templates() -> Option<PathBuf> {
     Some(base.join("retake/templates"))
 }
 
-/// Makes `.agent/` at the top of the repository, or here where there is none, unless we are in a
-/// project already.
+/// Creates `.agent/` at the top of the repository, or in the current directory without one, unless a
+/// project already exists.
 pub(super) fn make_at_git_root() -> Result<(), Failure> {
     let here = std::env::current_dir().map_err(|source| Failure::File {
         action: "find",

@@ -82,19 +82,19 @@ pub(super) struct Stop {
 /// Run the tasks of the queue one after another; tasks can be added and removed while it runs
 #[derive(clap::Args)]
 pub(super) struct Run {
-    /// Stop when all tasks together have cost this much, in US dollars
+    /// Stop once all tasks together have cost this much, in US dollars
     #[arg(long, value_name = "USD", allow_hyphen_values = true, help_heading = "Budgets")]
     max_cost: Option<String>,
-    /// Stop when all tasks together have used this many tokens
+    /// Stop once all tasks together have used this many tokens
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, help_heading = "Budgets")]
     max_tokens: Option<String>,
-    /// Stop when the queue has taken this long
+    /// Stop once the queue has taken this long
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Budgets")]
     max_time: Option<String>,
     /// Start no further task after a failure
     #[arg(long)]
     stop_on_failure: bool,
-    /// Run in the background, also when the terminal is closed
+    /// Run in the background, even after the terminal is closed
     #[arg(long)]
     detach: bool,
     #[command(flatten)]
@@ -102,7 +102,7 @@ pub(super) struct Run {
     /// Skip permission prompts in all tasks (runtime only, not saved)
     #[arg(long)]
     dangerously_skip_permissions: bool,
-    /// Keep secrets in what is recorded
+    /// Record secrets instead of replacing them
     #[arg(long)]
     no_redact: bool,
     #[command(flatten)]
@@ -129,7 +129,7 @@ fn add(args: &Add, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
         if tasks.iter().any(|task| task.name == name.as_str()) {
             return Err(refused(format!("{name} is named twice")));
         }
-        // What could not be run is not queued.
+        // Refuse what could not be run later.
         let unsupported = settings(name.as_str(), &options, project)?.unsupported();
         if !unsupported.is_empty() {
             let lines: Vec<_> = unsupported.iter().map(messages::unsupported).collect();
@@ -193,7 +193,7 @@ fn stop(args: &Stop, queue: &Queue, project: &AgentProject) -> Result<Exit, Fail
     queue.request_stop().map_err(failed)?;
     let content = queue.read().map_err(failed)?;
     let runs = content.tasks.iter().find(|task| matches!(task.state, TaskState::Running { .. }));
-    // Between two tasks there is none to stop.
+    // Between two tasks there is no loop to stop.
     if let Some(mailbox) = runs.and_then(|task| steer::running(&task.name, project).ok()) {
         let asked = if args.now { mailbox.1.stop_now() } else { mailbox.1.stop() };
         asked.map_err(refused)?;
@@ -204,7 +204,7 @@ fn stop(args: &Stop, queue: &Queue, project: &AgentProject) -> Result<Exit, Fail
 }
 
 fn rules(args: &Run) -> Result<QueueRules, Failure> {
-    // The same values, read the same way, as those of one task.
+    // Read in the same way as the options of a single task.
     let given =
         [("maxCost", &args.max_cost), ("maxTokens", &args.max_tokens), ("maxTime", &args.max_time)];
     let given = given.into_iter();
@@ -235,13 +235,13 @@ fn run(args: &Run, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
         .iter()
         .filter(|task| !matches!(task.state, TaskState::Ended { .. }))
         .collect();
-    // One whose process died after its last task still has to end.
+    // A queue whose process died after its last task must still be ended.
     if waiting.is_empty() && content.run.is_none() {
         return Err(refused(
             "the queue has no waiting task; add one with `retake agent queue add NAME`",
         ));
     }
-    // Known while somebody is there to read it; the other tasks run all the same.
+    // Reported while a person is likely to read it; the other tasks run anyway.
     for task in &waiting {
         if let Some(why) = obstacle(task, rules, project) {
             term::say(&format!("{} cannot be run: {why}", task.name));
@@ -281,7 +281,7 @@ fn obstacle(task: &QueuedTask, rules: QueueRules, project: &AgentProject) -> Opt
     (!unsupported.is_empty()).then(|| unsupported.join("\n"))
 }
 
-/// Runs one task to its end. Whatever keeps it from starting ends the task, not the queue.
+/// Runs one task to its end. An error that keeps it from starting ends the task, not the queue.
 fn run_task(
     queued: &QueueTask<'_>,
     args: &Run,
@@ -384,7 +384,7 @@ fn list(args: &List, queue: &Queue, project: &AgentProject) -> Result<Exit, Fail
     if let Some(holder) = &holder {
         text += &format!("\nrun by {holder}\n");
     } else if content.run.is_some() {
-        text += "\nits process died; `retake agent queue run` continues it\n";
+        text += "\nits retake process died; `retake agent queue run` continues it\n";
     }
     term::page(&text)?;
     Ok(Exit::OK)
@@ -440,7 +440,7 @@ fn row<'a>(
     row
 }
 
-/// The loop of a task that runs.
+/// The loop of a running task.
 fn open_loop(
     name: &str,
     since: Timestamp,
@@ -450,7 +450,7 @@ fn open_loop(
     let workspace = project.workspace(name).ok()?;
     let metadata = workspace.metadata().ok()?;
     let last = recorded_loop::last_loops(store, [(&workspace, &metadata)]).ok()?.pop()??;
-    // One from before belongs to another run, unless it continues.
+    // An earlier loop belongs to another run, unless it continues.
     (last.stop_reason.is_none() || last.start_time >= since).then_some(last.id)
 }
 

@@ -1,4 +1,4 @@
-//! The words of `retake agent queue`.
+//! The messages of `retake agent queue`.
 
 use retake_agent::display;
 use retake_agent::driver::{FinishedQueue, QueueEvent};
@@ -10,9 +10,9 @@ use crate::term;
 pub(super) fn error(error: &QueueError) -> String {
     match error {
         QueueError::Held { holder } => held(holder),
-        QueueError::Queued(name) => format!(
-            "{name} is in the queue already; `retake agent queue remove {name}` takes it out"
-        ),
+        QueueError::Queued(name) => {
+            format!("{name} is already in the queue; `retake agent queue remove {name}` removes it")
+        }
         QueueError::NotQueued(name) => {
             format!("{name} is not in the queue; `retake agent queue list` shows it")
         }
@@ -29,7 +29,7 @@ pub(super) fn held(holder: &str) -> String {
     format!("the queue is already run by {holder}; `retake agent queue list` shows it")
 }
 
-/// What is said when a queue was started in the background.
+/// The message after a queue was started in the background.
 pub(super) fn detached(tasks: usize) -> impl Fn(i32) -> String {
     move |pid| {
         format!(
@@ -41,7 +41,7 @@ pub(super) fn detached(tasks: usize) -> impl Fn(i32) -> String {
     }
 }
 
-/// What happened, and whether it is bad.
+/// The message for an event, and whether it is an error.
 pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
     match event {
         QueueEvent::Continued { spent, time } => {
@@ -71,10 +71,10 @@ pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
     }
 }
 
-/// How a run of the queue ended.
+/// Why a run of the queue ended, and what it did.
 pub(super) fn finished(finished: &FinishedQueue) -> String {
     let why = match finished.reason {
-        QueueStopReason::Empty => "no task is left in the queue",
+        QueueStopReason::Empty => "the queue is empty",
         QueueStopReason::BudgetCost => "the cost budget for all tasks is exhausted",
         QueueStopReason::BudgetTokens => "the token budget for all tasks is exhausted",
         QueueStopReason::BudgetTime => "the time budget for all tasks is exhausted",

@@ -45,12 +45,12 @@ pub(crate) struct Args {
     /// Use a mock agent for testing (logs to /tmp/mock-claude.log)
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Run in the background, also when the terminal is closed; `agent attach` follows it
+    /// Run in the background, even after the terminal is closed; `agent attach` follows it
     #[arg(long, conflicts_with = "dry_run")]
     pub(super) detach: bool,
     #[command(flatten)]
     pub(super) task: TaskArgs,
-    /// Keep secrets in what is recorded
+    /// Record secrets instead of replacing them
     #[arg(long)]
     pub(super) no_redact: bool,
     /// Exit with a distinct code when it stops without completion: 3 iterations, 4 stagnation or
@@ -105,19 +105,19 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         .map_err(|error| refused(messages::start_error(&error)))?;
     context::finish(finished.worker, &project.config);
     match finished.reason.exit_code(fail_incomplete) {
-        // A signal that came when the work was done is a signal all the same.
+        // A signal that arrived after the work was done still decides the exit code.
         Some(code) if !signals::asked().load(Ordering::Relaxed) => Ok(Exit::Code(code)),
         _ => Ok(Exit::Signal(finished.signal.unwrap_or(libc::SIGINT))),
     }
 }
 
-/// What only this call sets, as settings take it.
+/// Settings that are given for this call only.
 pub(super) fn flags(args: &Args) -> Result<BTreeMap<String, Value>, Failure> {
     let mut flags = args.output.flags()?;
     if args.fail_incomplete {
         flags.insert("failIncomplete".to_owned(), Value::Text("true".to_owned()));
     }
-    // A dry run speaks Claude's words whatever the agent would be.
+    // The mock agent of a dry run prints Claude's format, whatever agent is configured.
     if args.dry_run {
         flags.insert("kind".to_owned(), Value::Text(AgentKind::Claude.to_string()));
     }

@@ -1,5 +1,5 @@
-//! What `agent run`, `verify` and `validate` show, at each level. Messages are the answer and go to
-//! stdout; errors and the live line go to stderr, the line only to a terminal.
+//! What `agent run`, `verify` and `validate` show, at each level. Messages are the result and go to
+//! stdout; errors and the live line go to stderr, the live line only on a terminal.
 
 use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
@@ -29,25 +29,25 @@ pub(super) struct AgentScreen {
     background: Arc<Mutex<Background>>,
     /// Whether a live line may be drawn.
     live: bool,
-    /// Whether there is one now.
+    /// Whether a live line is on the screen now.
     drawn: Arc<Mutex<bool>>,
-    /// Whether what the sandbox does not keep was said.
+    /// Whether the promises that the sandbox does not keep were printed.
     promises_told: Arc<AtomicBool>,
-    /// The agent that every line is about, where there are several.
+    /// The name that begins every line, if there are several agents.
     agent: Option<String>,
 }
 
-/// Whether a terminal sees what is shown.
+/// Whether this process runs in the background.
 enum Background {
     No,
-    /// It does until the loop has started.
+    /// It still has the terminal, until the loop has started.
     Starting(BackgroundProcess),
-    /// Errors go to the log of the loop, which has all the rest already.
+    /// Errors go to the log of the loop, which has everything else already.
     Yes,
 }
 
 impl AgentScreen {
-    /// `background` where this process runs in the background.
+    /// `background` is given if this process runs in the background.
     pub(super) fn new(level: Level, background: Option<BackgroundProcess>) -> Self {
         let live =
             level == Level::Progress && background.is_none() && std::io::stderr().is_terminal();
@@ -62,7 +62,7 @@ impl AgentScreen {
         }
     }
 
-    /// Shows one of several agents on the same screen: its name before every line, and no live line.
+    /// Shows one of several agents on the same screen: its name begins every line, and there is no live line.
     pub(super) fn of_agent(&self, name: &str) -> Self {
         Self {
             level: self.level,
@@ -84,7 +84,7 @@ impl AgentScreen {
         }
     }
 
-    /// The loop begins: one in the background leaves its terminal.
+    /// The loop begins: a process in the background leaves its terminal.
     fn started(&self, log: &Path) {
         let Ok(mut background) = self.background.lock() else { return };
         let process = match std::mem::replace(&mut *background, Background::Yes) {
@@ -96,7 +96,7 @@ impl AgentScreen {
             Background::Yes => None,
         };
         let log = OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(log);
-        // Without a log there is nowhere to say anything.
+        // Without a log there is nowhere to print to.
         let Ok(output) = log.or_else(|_| OpenOptions::new().write(true).open("/dev/null")) else {
             return;
         };
@@ -105,7 +105,7 @@ impl AgentScreen {
             None => retake_engine::redirect_output(output.as_fd()),
         };
         if left.is_err() {
-            // The caller is gone, and nobody knows of this loop: as if it had been interrupted.
+            // The caller is gone and does not know of this loop: end it as if it had been interrupted.
             signals::interrupt(libc::SIGTERM);
         }
     }
@@ -117,12 +117,12 @@ impl AgentScreen {
     fn message(&self, text: &str) {
         if self.level >= Level::Progress && !self.is_in_background() {
             self.clear();
-            // A reader that is gone does not stop the loop: the log has it all.
+            // A closed stdout does not stop the loop: the log has everything.
             _ = term::data(format!("{}\n", self.named(text)).as_bytes());
         }
     }
 
-    /// What happens in a fleet, besides what its agents do.
+    /// Events of a fleet, besides those of its agents.
     pub(super) fn fleet(&self, event: &FleetEvent<'_>) {
         if let FleetEvent::Tick { plan, spent } = event {
             return self.draw(&fleet_messages::live(plan, *spent));
@@ -150,7 +150,7 @@ impl AgentScreen {
         }
     }
 
-    /// What happens in a queue, between the loops of its tasks.
+    /// Events of a queue, between the loops of its tasks.
     pub(super) fn queue(&self, event: &QueueEvent<'_>) {
         match queue_messages::event(event) {
             (text, true) => self.error(&text),
@@ -162,7 +162,7 @@ impl AgentScreen {
         self.message(&queue_messages::finished(finished));
     }
 
-    /// What must be seen at every level.
+    /// Errors are shown at every level.
     fn error(&self, text: &str) {
         self.clear();
         term::say(&self.named(text));
@@ -182,7 +182,7 @@ impl AgentScreen {
         }
     }
 
-    /// What a sandbox has to tell of a run. What it does not keep is the same for all of a loop.
+    /// What the sandbox reports about a run. The promises it does not keep are the same for the whole loop.
     fn confined(&self, run: &Run) {
         let report = run.outcome.as_ref().and_then(|outcome| outcome.sandbox.as_ref());
         let Some(report) = report else { return };
@@ -321,7 +321,7 @@ impl AgentDisplay for AgentScreen {
     }
 
     fn shows_detail(&self) -> bool {
-        // What several agents say at once is followed with `attach`.
+        // The output of several agents is not mixed on one screen; `attach` follows one.
         self.level == Level::Verbose && self.agent.is_none() && !self.is_in_background()
     }
 

@@ -1,4 +1,4 @@
-//! Sessions with the agent outside the loop: describing the task, checking it, verifying it.
+//! Sessions with the agent outside of the loop: describe the task, review it, verify it.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -90,7 +90,7 @@ fn interactive(
     }
     if workspace.instructions().map_err(refused)?.is_none() {
         return Err(refused(format!(
-            "the session left no {}",
+            "the session ended without writing {}",
             workspace.instructions_path().display()
         )));
     }
@@ -152,7 +152,7 @@ pub(super) struct Verify {
     /// How thorough the verification is: quick, standard or deep
     #[arg(long, value_name = "DEPTH", value_parser = ["quick", "standard", "deep"])]
     depth: Option<String>,
-    /// Where the report goes
+    /// The file to write the report to
     #[arg(long, value_name = "FILE")]
     report_path: Option<PathBuf>,
     /// Print the result as JSON
@@ -216,7 +216,7 @@ fn start(
     .map_err(|error| refused(messages::start_error(&error)))
 }
 
-/// Prints the result of a report; 0 only when it passes.
+/// Prints the result of a report; exits with 0 only if it passes.
 fn conclude(
     report: &Report,
     path: PathBuf,

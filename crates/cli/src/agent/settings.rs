@@ -13,8 +13,8 @@ use crate::{Exit, Failure, term};
 
 /// Show or change the settings of agents
 ///
-/// Without a value, prints the key's value. Values go into the project's .agent/config.yml, with
-/// -g into the user's own configuration, with -w into a workspace.
+/// Without a value, prints the current value of the key. Values are written to the project's
+/// .agent/config.yml, with -g to the user's own configuration, with -w to a workspace.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The key, such as claude.args or verification.command
@@ -111,7 +111,7 @@ fn keys(json: bool) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-/// The value of every key, as the layers leave it.
+/// The value of every key, with all layers applied.
 fn values(args: &Args, project: &AgentProject) -> Result<Map<String, Value>, Failure> {
     let mut values = Map::new();
     for (path, value, _) in project.config.entries() {
@@ -162,7 +162,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// What the key will hold; `None` to unset it.
+/// The key's new value; `None` to unset it.
 fn changed(key: &NamedKey<'_>, change: &Change, now: &Value) -> Result<Option<Value>, Failure> {
     let words = || -> Vec<String> {
         now.as_array()
@@ -186,7 +186,7 @@ fn changed(key: &NamedKey<'_>, change: &Change, now: &Value) -> Result<Option<Va
             let before = all.len();
             all.retain(|known| known != word);
             if all.len() == before {
-                return Err(refused(format!("{} has no {word}", key.path)));
+                return Err(refused(format!("{} does not contain {word}", key.path)));
             }
             Some(of_words(all))
         }
@@ -231,7 +231,7 @@ fn in_workspace(
     let now = find(Some(&own), key.path).cloned().unwrap_or_default();
     put(&mut own, key.path, changed(key, change, &now)?);
     metadata.config = Some(own.clone()).filter(|own| !own.is_empty());
-    // What cannot be read is not written.
+    // Never write a value that cannot be read back.
     project::settings(&project.config, Some(&metadata), Default::default())?;
     let kept = metadata.config;
     workspace.update(|metadata| metadata.config = kept).map_err(refused)?;
@@ -263,7 +263,7 @@ fn in_file(
     let value = changed(key, change, &now)?;
     let new = edit::set(&text, &full, value.as_ref())
         .map_err(|why| refused(format!("{}: {why}; edit it by hand", file.display())))?;
-    // What cannot be read is not written.
+    // Never write a value that cannot be read back.
     Config::in_text(&file, &new, &full)?;
     write(&file, &new)
 }

@@ -1,4 +1,4 @@
-//! `retake agent show`: where a workspace stands, and how it got there.
+//! `retake agent show`: the state of a workspace, and its history.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -70,7 +70,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     let alive = !matches!(activity, None | Some(LoopActivity::Died | LoopActivity::Stopped(_)));
     let mut iterations = recorded_loop::iterations(&loops);
     if !alive {
-        // Its runner died, and nobody has gone on with it yet.
+        // Its runner died, and no other has continued it yet.
         for iteration in iterations.iter_mut().filter(|i| !i.status.is_final()) {
             iteration.status = IterationStatus::Interrupted;
         }
@@ -111,7 +111,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     let mut text = state(&workspace, &metadata, activity.as_ref(), stop_reason.as_ref(), palette);
     text += &format!("reported    {}\n", says(&workspace));
     text += &totals(&summary, &history);
-    // Attempts that were no iterations, and verifications, were paid for as well.
+    // Attempts that did not become iterations, and verifications, cost money too.
     let spent = spent(&loops);
     if spent.tokens > 0 {
         let cost = spent.known_cost().map_or_else(String::new, |cost| format!("${cost:.2}, "));
@@ -127,7 +127,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-/// Where the workspace is and what it does at this moment, a line each.
+/// The workspace's directory and its current state, one line each.
 fn state(
     workspace: &Workspace,
     metadata: &Metadata,
@@ -177,7 +177,7 @@ fn record(project: &AgentProject) -> Result<Option<Store>, Failure> {
     }
 }
 
-/// What the agent's status file says.
+/// What the agent wrote in its status file.
 fn says(workspace: &Workspace) -> String {
     let status = match Status::read(&workspace.status_path()) {
         Ok(status) => status,
@@ -253,7 +253,7 @@ fn table(iterations: &[Iteration], store: Option<&Store>) -> Table<'static> {
     table
 }
 
-/// The summary of a history for people; what there was nothing of is left out.
+/// The summary of a history for people; zero counts are left out.
 fn totals(summary: &HistorySummary, history: &History<'_>) -> String {
     let streak = history.failure_streak();
     let mut ends = Vec::new();
@@ -282,7 +282,7 @@ fn totals(summary: &HistorySummary, history: &History<'_>) -> String {
     if modified + created > 0 {
         text += &format!("files       {modified} modified, {created} created\n");
     }
-    // Of the last run: a sum over iterations would count each test many times.
+    // Of the last run only: a sum over iterations would count each test many times.
     if let Some(last) = history.last(usize::MAX).find(|i| i.test_results().is_some())
         && let Some(tests) = last.test_results()
     {

@@ -1,4 +1,4 @@
-//! Steering a loop that runs, from another terminal.
+//! Controls a running loop from another terminal.
 
 use jiff::Timestamp;
 use retake_agent::control::Mailbox;
@@ -76,7 +76,7 @@ pub(super) struct Tell {
     /// The workspace
     #[arg(value_name = "NAME")]
     name: String,
-    /// What to say
+    /// The message
     #[arg(value_name = "MESSAGE")]
     message: String,
 }

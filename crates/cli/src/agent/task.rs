@@ -1,4 +1,4 @@
-//! A task as `run` and the queue run it: its options, its settings, and what stands in its way.
+//! A task as `run` and the queue run it: its options, its settings, and what keeps it from running.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
@@ -17,7 +17,7 @@ use super::{messages, refused};
 use crate::exec::SandboxArgs;
 use crate::{Failure, term};
 
-/// What a task is run with; the queue keeps it for later.
+/// The options of a task; the queue stores them for later.
 #[derive(clap::Args)]
 pub(super) struct TaskArgs {
     /// Override max iterations
@@ -39,19 +39,19 @@ pub(super) struct TaskArgs {
     #[arg(long)]
     again: bool,
 
-    /// Stop when the loop has cost this much, in US dollars
+    /// Stop once the loop has cost this much, in US dollars
     #[arg(long, value_name = "USD", allow_hyphen_values = true, help_heading = "Budgets")]
     max_cost: Option<String>,
-    /// Stop when the loop has used this many tokens
+    /// Stop once the loop has used this many tokens
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, help_heading = "Budgets")]
     max_tokens: Option<String>,
-    /// Stop when the loop has taken this long
+    /// Stop once the loop has taken this long
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Budgets")]
     max_time: Option<String>,
-    /// Stop when one iteration has cost this much
+    /// Stop once one iteration has cost this much
     #[arg(long, value_name = "USD", allow_hyphen_values = true, help_heading = "Budgets")]
     max_iteration_cost: Option<String>,
-    /// Stop when one iteration has used this many tokens
+    /// Stop once one iteration has used this many tokens
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, help_heading = "Budgets")]
     max_iteration_tokens: Option<String>,
     /// Stop after this many failures in a row; 0 means never [default: 1]
@@ -66,7 +66,7 @@ pub(super) struct TaskArgs {
 }
 
 impl TaskArgs {
-    /// What a flag gives for a setting.
+    /// The value that an option gives for a setting.
     fn given(&self, path: &str) -> Option<String> {
         let given = match path {
             "kind" => &self.agent,
@@ -97,7 +97,7 @@ impl TaskArgs {
     }
 }
 
-/// A whole number that a flag gives.
+/// Parses the whole number of an option.
 pub(super) fn number(option: &str, text: Option<&str>, least: u32) -> Result<Option<u32>, Failure> {
     let Some(text) = text else { return Ok(None) };
     match text.parse::<u32>() {
@@ -106,33 +106,33 @@ pub(super) fn number(option: &str, text: Option<&str>, least: u32) -> Result<Opt
     }
 }
 
-/// How a task is to be run this time.
+/// How a task is run this time.
 pub(super) struct TaskCall<'a> {
     pub(super) options: &'a TaskOptions,
-    /// Settings that only this call gives.
+    /// Settings that only this call changes.
     pub(super) flags: BTreeMap<String, Value>,
     pub(super) overrides: RuleOverrides,
     pub(super) run: RunOptions,
     pub(super) sandbox: &'a SandboxArgs,
-    /// What is left of a budget for several tasks, and the run of the queue they are part of.
+    /// The remaining budget for several tasks, and the run of the queue that this task is part of.
     pub(super) allowance: TaskAllowance,
     pub(super) queue: Option<&'a str>,
-    /// Where it is run, if not in the project itself.
+    /// The clone it runs in; `None` for the project itself.
     pub(super) place: Option<TaskPlace>,
 }
 
-/// A tree of its own for a task.
+/// An agent's own clone.
 pub(super) struct TaskPlace {
     pub(super) workspace: Workspace,
-    /// Where in the tree it works.
+    /// The working directory in the clone.
     pub(super) root: PathBuf,
-    /// Where what the tree's clone borrows from is.
+    /// The repository whose objects the clone reads.
     pub(super) borrows: PathBuf,
-    /// The tree and where a sandbox is to show it.
+    /// The clone, and the path at which a sandbox mounts it.
     pub(super) shown: Option<(PathBuf, PathBuf)>,
 }
 
-/// A task that can be run.
+/// A task that is ready to run.
 pub(super) struct OpenTask {
     pub(super) task: AgentTask,
     pub(super) rules: Rules,
@@ -142,16 +142,16 @@ pub(super) struct OpenTask {
     _dry_run_dir: Option<DryRunDir>,
 }
 
-/// What became of opening a task.
+/// The result of opening a task.
 pub(super) enum Opened {
     Task(Box<OpenTask>),
-    /// There is nothing to do.
+    /// The task is complete already.
     Complete {
         level: Level,
     },
 }
 
-/// Reads a task's settings and checks all that can be checked before anything runs.
+/// Reads a task's settings and checks everything that can be checked before it runs.
 pub(super) fn open(
     name: &str,
     call: TaskCall<'_>,
@@ -211,7 +211,7 @@ pub(super) fn open(
     })))
 }
 
-/// Where the copy of a workspace is that a dry run works on; removed when dropped.
+/// A copy of the workspace for a dry run; removed when dropped.
 struct DryRunDir(PathBuf);
 
 impl DryRunDir {
@@ -227,18 +227,18 @@ impl DryRunDir {
 
 impl Drop for DryRunDir {
     fn drop(&mut self) {
-        // It is nobody's, and in a directory that the system cleans up.
+        // Best effort: only a temporary directory would be left.
         drop(std::fs::remove_dir_all(&self.0));
     }
 }
 
-/// For the jitter of waits: differs from loop to loop.
+/// Seeds the jitter of waits, which must differ between loops.
 fn seed() -> u64 {
     let [.., a, b, c, d, e, f, g, h] = *RunId::new().as_bytes();
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// What is shown of a loop, for `run` and the queue.
+/// Output options, for `run` and the queue.
 #[derive(clap::Args)]
 pub(super) struct OutputArgs {
     /// Show full agent output (equivalent to --output verbose)
@@ -253,7 +253,7 @@ pub(super) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// As a setting; the three ways to say it exclude each other.
+    /// As a setting; the three options exclude each other.
     pub(super) fn flags(&self) -> Result<BTreeMap<String, Value>, Failure> {
         let Self { verbose, quiet, output } = self;
         if usize::from(*verbose) + usize::from(*quiet) + usize::from(output.is_some()) > 1 {
@@ -268,8 +268,8 @@ impl OutputArgs {
     }
 }
 
-/// Whether a runner died before it noted the end of its loop: there is still that to do. Where the
-/// record cannot be read nothing is known of one.
+/// Whether a runner died before it recorded the end of its loop, which then must still be recorded.
+/// False if the record cannot be read.
 fn has_open_loop(project: &AgentProject, workspace: &Workspace, metadata: &Metadata) -> bool {
     let last = project.project.read_store().and_then(|store| {
         Ok(recorded_loop::last_loops(&store, [(workspace, metadata)])?.pop().flatten())
@@ -277,7 +277,7 @@ fn has_open_loop(project: &AgentProject, workspace: &Workspace, metadata: &Metad
     last.is_ok_and(|last| last.is_some_and(|last| last.stop_reason.is_none()))
 }
 
-/// Says that there is nothing to do.
+/// Says that the task is complete already.
 pub(super) fn tell_complete(name: &str, level: Level) -> Result<(), Failure> {
     if level != Level::Quiet {
         term::data(messages::already_complete(name).as_bytes())?;

@@ -1,4 +1,4 @@
-//! Instructions that are kept for further workspaces.
+//! Templates: instructions saved for further workspaces.
 
 use jiff::Timestamp;
 use retake_agent::workspace::TemplateFile;
@@ -30,10 +30,10 @@ pub(super) enum Command {
         /// How many iterations such a task takes
         #[arg(short, long, value_name = "NUMBER")]
         estimated_iterations: Option<u32>,
-        /// For all projects
+        /// Save it for all projects
         #[arg(short, long)]
         global: bool,
-        /// Replace one of the same name
+        /// Replace a template of the same name
         #[arg(short, long)]
         force: bool,
     },
@@ -67,7 +67,7 @@ pub(super) enum Command {
         /// The template
         #[arg(value_name = "TEMPLATE")]
         template: String,
-        /// The template for all projects
+        /// Delete the template for all projects
         #[arg(short, long)]
         global: bool,
         /// Do not ask for confirmation

@@ -1,4 +1,4 @@
-//! Workspaces: created, listed, reset, removed.
+//! Creates, lists, resets and removes workspaces.
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(super) struct Init {
     /// Its name: letters, digits, _ and -
     #[arg(value_name = "NAME")]
     name: String,
-    /// How many iterations a run may take [default: 50, in iterative mode 20]
+    /// Maximum number of iterations of a run [default: 50, in iterative mode 20]
     #[arg(short, long, value_name = "NUMBER")]
     max_iterations: Option<u32>,
     /// Delay between iterations, in seconds or as 3s, 20m [default: 2]
@@ -36,13 +36,13 @@ pub(super) struct Init {
     /// loop: one item at a time; iterative: as much as possible each time
     #[arg(long, value_name = "MODE", default_value = "loop")]
     mode: String,
-    /// Where notifications are posted (ntfy)
+    /// URL to post notifications to (ntfy)
     #[arg(long, value_name = "URL")]
     notify_url: Option<String>,
     /// Events to send notifications for, separated by commas [default: all]
     #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
     notify_events: Vec<String>,
-    /// Take the task's description from a file, or from standard input with -
+    /// Read the task's description from a file, or from standard input with -
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     /// Print what was created as JSON
@@ -50,10 +50,10 @@ pub(super) struct Init {
     json: bool,
 }
 
-/// The longest description of a task.
+/// Maximum size of a task's description.
 const LONGEST_TASK: u64 = 16 << 20;
 
-/// Reads a task's description before anything is made.
+/// Reads a task's description before anything is created.
 fn description(from: &Path) -> Result<String, Failure> {
     let file = |source| Failure::File { action: "read", path: from.to_owned(), source };
     let mut bytes = Vec::new();
@@ -92,7 +92,7 @@ pub(super) fn init(args: &Init, project: &AgentProject) -> Result<Exit, Failure>
     metadata.stagnation_threshold =
         Some(args.stagnation_threshold.unwrap_or(settings.default_stagnation_threshold));
     metadata.notify_url = args.notify_url.clone();
-    // A workspace that could not be run is not made.
+    // Refuse to create a workspace that could not be run.
     project::settings(&project.config, Some(&metadata), Default::default())?;
     if !args.notify_events.is_empty() {
         Events::parse(args.notify_events.iter().map(String::as_str)).map_err(refused)?;
@@ -143,11 +143,11 @@ struct Row {
     problem: Option<String>,
 }
 
-/// What the last loop of a workspace does, or how it ended.
+/// What the last loop of a workspace is doing, or how it ended.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Activity {
-    /// `running`, `waiting`, `paused`, `stopped`, `died`; nothing where no loop was recorded.
+    /// `running`, `waiting`, `paused`, `stopped`, `died`; `None` if no loop was recorded.
     activity: Option<&'static str>,
     waiting_for: Option<WaitCause>,
     waiting_until: Option<Timestamp>,
@@ -169,7 +169,7 @@ impl From<LoopActivity> for Activity {
     }
 }
 
-/// What the loops of these workspaces do; unknown without a record.
+/// The activity of these workspaces' loops; unknown without a record.
 fn activities(listed: &[Listed], project: &AgentProject) -> Result<Vec<Activity>, Failure> {
     let store = match project.project.read_store() {
         Ok(store) => store,
@@ -219,7 +219,7 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
     if args.json {
         term::document(&rows)?;
     } else if rows.is_empty() {
-        term::say("there is no workspace; create one with `retake agent init NAME`");
+        term::say("there are no workspaces; create one with `retake agent init NAME`");
     } else {
         term::page(&table(&rows).render(term::width(), Palette::of_stdout()))?;
     }
@@ -247,7 +247,7 @@ fn table(rows: &[Row]) -> Table<'static> {
     table
 }
 
-/// What a workspace's loop does now; else how the task stands, and why its loop ended.
+/// What a workspace's loop is doing; otherwise the task's status, and why its loop ended.
 fn status(row: &Row) -> Cell {
     if row.running {
         let Activity { activity, waiting_until, .. } = &row.activity;
@@ -287,7 +287,7 @@ pub(super) fn reset(args: &Reset, project: &AgentProject) -> Result<Exit, Failur
     let workspace = project.workspace(&args.name)?;
     let _lock = held(&workspace, "reset")?;
     let metadata = workspace.metadata().map_err(refused)?;
-    // A loop that broke off would go on with its counters.
+    // An interrupted loop would continue with its old counters.
     match project.project.open_store(&crate::context::notify()) {
         Ok(mut store) => recorded_loop::end_open_loop(&mut store, &workspace, &metadata)?,
         Err(retake_store::Error::NoStore { .. }) => {}
@@ -336,7 +336,7 @@ pub(super) fn clean(args: &Clean, project: &AgentProject) -> Result<Exit, Failur
     Ok(Exit::OK)
 }
 
-/// Says what went with a workspace or an archive.
+/// Reports the checkpoints that were removed with a workspace or an archive.
 pub(super) fn gone(checkpoints: usize) -> Result<(), Failure> {
     if checkpoints > 0 {
         let what = term::count(checkpoints as u64, "checkpoint");
@@ -345,12 +345,12 @@ pub(super) fn gone(checkpoints: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Nobody else may work on it meanwhile.
+/// Locks the workspace against other commands.
 pub(super) fn held(workspace: &Workspace, command: &str) -> Result<WorkspaceLock, Failure> {
     WorkspaceLock::acquire(workspace, command).map_err(refused)
 }
 
-/// Asks at a terminal; without one nobody can answer, so that is refused.
+/// Asks at a terminal. Without one it is refused, because no one can answer.
 pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(refused(format!(
@@ -360,7 +360,7 @@ pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     answered(question)
 }
 
-/// Asks at a terminal; without one nobody can answer, so nothing is done, and that is said.
+/// Asks at a terminal. Without one no one can answer, so nothing is removed, and a message says so.
 pub(super) fn agreed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         term::say(&format!(

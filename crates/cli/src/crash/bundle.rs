@@ -1,5 +1,5 @@
-//! `retake crash explore --shard K/N --bundle FILE`: what a part of an exploration found, as a run that
-//! another record imports.
+//! `retake crash explore --shard K/N --bundle FILE`: the results of one shard, as a run that another
+//! record imports.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,18 +21,18 @@ use super::CrashFailure;
 use super::options::ExplorationArgs;
 use crate::{Failure, bundle_file, term};
 
-/// The states that a run has checked, all of them: `1-50`.
+/// The range of states that a run has checked completely: `1-50`.
 const STATES: &str = "crash.states";
 const SHARD: &str = "crash.shard";
 
-/// The states that an imported run has the answers for.
+/// The states that an imported run has results for.
 pub(crate) fn checked_states(run: &Run) -> Option<String> {
     let exited = run.outcome.as_ref().is_some_and(|outcome| outcome.exit_code.is_some());
     let states = run.intent.request.labels.get(STATES)?;
     (exited && run.intent.kind() == Kind::Crash).then(|| states.clone())
 }
 
-/// A part that was explored, and what is written of it.
+/// A shard that was explored, and what is written about it.
 pub(super) struct ExploredShard<'a> {
     pub(super) shard: StateShard,
     pub(super) args: &'a ExplorationArgs,
@@ -43,7 +43,7 @@ pub(super) struct ExploredShard<'a> {
 }
 
 impl ExploredShard<'_> {
-    /// Records the part as a run, and writes it to a bundle.
+    /// Records the shard as a run, and writes it to a bundle.
     pub(super) fn write(
         self,
         path: &Path,
@@ -51,7 +51,7 @@ impl ExploredShard<'_> {
     ) -> Result<(), CrashFailure> {
         let loop_id = recorder.id();
         let Some(store) = recorder.store() else {
-            let why = "--bundle: nothing is recorded, so there is nothing to write".to_owned();
+            let why = "--bundle needs the record, and execution.audit.enabled is false".to_owned();
             return Err(Failure::Usage(why).into());
         };
         let range = self.report.notes.iter().find_map(|note| match note {
@@ -70,7 +70,7 @@ impl ExploredShard<'_> {
         Ok(())
     }
 
-    /// A hash of everything that the states and their answers depend on.
+    /// A hash of everything that determines the states and the results of their checks.
     fn plan(&self) -> Result<String, CrashFailure> {
         let log = retake_crash::log::write(Vec::new(), self.recording)
             .map_err(|error| CrashTestError::Remote(error.to_string()))?;
@@ -90,7 +90,7 @@ impl ExploredShard<'_> {
         Ok(hash.finalize().to_hex().to_string())
     }
 
-    /// The part as a run: its report is its output.
+    /// The shard as a run: its report is its output.
     fn record(
         &self,
         store: &mut Store,
@@ -116,7 +116,7 @@ impl ExploredShard<'_> {
         let mut outcome = RunOutcome::bare(&Outcome::Exited(exit_code), Timestamp::now());
         outcome.duration_ms = millis(self.took);
         let outcome = Redacted::new(outcome, &mut redactor);
-        // Large output waits beside it.
+        // Output too large for the file is stored beside it.
         let mut result = ResultFile::new(&store.path().join(format!("crash-{}", intent.id())));
         let report = serde_json::to_vec(&self.report.json()).unwrap_or_default();
         let mut stream = self.redactor.stream();

@@ -1,4 +1,4 @@
-//! `retake crash confirm`: a finding on a real file system.
+//! `retake crash confirm`: reproduces a finding on a real file system.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,10 +47,10 @@ struct ConfirmJson<'a> {
     model: &'a str,
     seen: bool,
     tries: u64,
-    /// How often the check failed in another way.
+    /// How often the check failed in a different way.
     #[serde(skip_serializing_if = "Option::is_none")]
     otherwise: Option<u64>,
-    /// What the check printed when it was seen.
+    /// What the check printed when the finding was reproduced.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<&'a str>,
 }
@@ -62,13 +62,16 @@ pub(super) fn confirm(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFa
     let recording = read_log(&log)?;
     let found = Findings::read(&log).map_err(CrashTestError::Findings)?;
     let Some(found) = found else {
-        let why = format!("{} was not explored yet: it has no findings", log.display());
+        let why = format!(
+            "{} has no findings yet; `retake crash explore` checks its states",
+            log.display()
+        );
         return Err(CrashFailure::Refused(why));
     };
     let Some(finding) = found.find(&args.finding) else {
         let known: Vec<&str> = found.findings.iter().map(|finding| finding.id.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        let why = format!("there is no finding `{}`; there are: {known}", args.finding);
+        let why = format!("there is no finding `{}`; choose from: {known}", args.finding);
         return Err(CrashFailure::Refused(why));
     };
     let model: Model =

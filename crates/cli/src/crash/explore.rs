@@ -1,4 +1,4 @@
-//! `retake crash explore`: a log instead of a program.
+//! `retake crash explore`: checks the states of a recorded log.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

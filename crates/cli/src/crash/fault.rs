@@ -1,5 +1,5 @@
-//! `retake crash fault`: one run of a program in which a call fails, recorded where the state of a
-//! worker is mounted. Started by another retake, not by people.
+//! `retake crash fault`: one run of a program in which a call fails, recorded in the mount namespace of
+//! a worker. Started by another retake, not by people.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ use crate::Exit;
 pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
-    /// Where the answer goes
+    /// The directory to write the result to
     #[arg(long, value_name = "DIR")]
     into: PathBuf,
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     timeout: Duration,
-    /// The call that has to fail
+    /// The call to make fail
     #[arg(long, value_name = "NAME", requires = "occurrence")]
     call: Option<String>,
     #[arg(long, value_name = "N", requires = "fault")]
@@ -35,7 +35,7 @@ pub(super) struct Args {
     program: Vec<OsString>,
 }
 
-/// The arguments that ask this program for a run.
+/// The arguments that start this command for a run.
 pub(super) fn arguments(own: &Path, run: &FaultRun) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec![own.into(), "crash".into(), "fault".into()];
     let mut option = |name: &str, value: OsString| arguments.extend([name.into(), value]);

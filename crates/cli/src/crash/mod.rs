@@ -1,4 +1,4 @@
-//! `retake crash`: every state a crash could leave a program's files in, each of them checked.
+//! `retake crash`: checks every state that a crash could leave a program's files in.
 
 pub(crate) mod bundle;
 mod confirm;
@@ -32,8 +32,8 @@ use crate::{Exit, Failure, term, words};
 /// Check every state that a crash or power loss during a program can leave
 ///
 /// Runs the program once and records what it does to the directory, then builds every state that a
-/// crash could have left and runs the check on each. A line that the program prints is a promise:
-/// what it acknowledged before the crash must survive. The check finds the state at the directory's
+/// crash could have left and runs the check on each. Every line that the program prints is a promise:
+/// whatever it acknowledged before the crash must survive. The check finds the state at the directory's
 /// own path and in FIRST_WORK_DIR, and the printed lines in the file named by FIRST_ACKS; its exit
 /// code 0 accepts the state. Exits with 0 if every state recovers, 1 with findings, 125 if nothing,
 /// or only a part of what --on sent to other machines, could be tested.
@@ -73,7 +73,7 @@ pub(crate) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
         Some(Command::Share(args)) => share::share(&args),
         None => run::run(&args.run, store),
     };
-    // What was cut short by a signal has failed because of it.
+    // A command that a signal interrupted failed because of it.
     if let Some(signal) = signals::received() {
         if answered.is_err() {
             term::say("interrupted");
@@ -93,7 +93,7 @@ pub(crate) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     })
 }
 
-/// Why a command has no answer.
+/// Why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CrashFailure {
     #[error(transparent)]
@@ -101,7 +101,7 @@ pub(super) enum CrashFailure {
     /// Nothing could be tested: exits with 125.
     #[error(transparent)]
     NotTested(#[from] CrashTestError),
-    /// What was asked for does not exist: exits with 125.
+    /// The requested finding, log or directory does not exist: exits with 125.
     #[error("{0}")]
     Refused(String),
 }
@@ -116,7 +116,7 @@ impl From<std::io::Error> for CrashFailure {
 fn error_text(error: &CrashTestError) -> String {
     match error {
         CrashTestError::ProgramFailed { run: Some(run), .. } => {
-            format!("{error}; `retake runs logs {}` shows what it said", run.short())
+            format!("{error}; `retake runs logs {}` shows its output", run.short())
         }
         CrashTestError::Findings(FindingsError::Foreign { .. }) => {
             format!("{error}; `retake crash` did not write it")

@@ -1,4 +1,4 @@
-//! What the commands of a crash test have in common.
+//! Options and helpers that the crash commands share.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -37,14 +37,14 @@ pub(super) struct ExplorationArgs {
     /// The file system whose crash behaviour to assume: kill, ext4, xfs, btrfs or posix
     #[arg(long, value_name = "MODEL", default_value = "ext4")]
     pub(super) model: Model,
-    /// How many checks at once, with --on in each job [default: as many as there are processors]
+    /// Number of parallel checks, with --on in each job [default: the number of processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(super) jobs: Option<u16>,
-    /// Check no further states after this time, such as 60s; failures found until then are
+    /// Start no further checks after this time, such as 60s; failures found by then are
     /// explained
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     pub(super) budget: Option<Duration>,
-    /// A check that takes longer fails
+    /// Time limit of a check; a check that takes longer fails
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = some_time)]
     pub(super) verify_timeout: Duration,
     /// Seed that selects pairs of lost operations where there are too many; nothing else is random
@@ -53,7 +53,7 @@ pub(super) struct ExplorationArgs {
     /// Crash during recovery too: each check is watched, and its own crash states are checked
     #[arg(long)]
     pub(super) recovery: bool,
-    /// Check states on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
+    /// Check states on other machines: slurm, or slurm:PARTITION; configured under slurm
     #[arg(long, value_name = "WHERE")]
     pub(super) on: Option<String>,
     /// Check only shard K of N of the states, which are the same on every machine; the exit code is
@@ -89,10 +89,10 @@ impl ExplorationArgs {
     }
 }
 
-/// What is kept of a program besides what it does.
+/// What a recording keeps besides the operations.
 #[derive(clap::Args)]
 pub(super) struct RecordingArgs {
-    /// Do not keep call stacks: findings name no lines of the program, and recording is faster
+    /// Do not record call stacks: faster, but findings name no source lines
     #[arg(long)]
     no_stacks: bool,
 }
@@ -103,10 +103,10 @@ impl RecordingArgs {
     }
 }
 
-/// What `--fresh` or `--fresh=DIR` asks for.
+/// The value of `--fresh` or `--fresh=DIR`.
 #[derive(clap::Args)]
 pub(super) struct FreshArgs {
-    /// Remove everything in --root first, or with =DIR replace its contents with a copy of DIR:
+    /// First remove everything in --root, or with =DIR replace its contents with a copy of DIR:
     /// files left there by an earlier run would count as durable
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     fresh: Option<OsString>,
@@ -123,14 +123,14 @@ impl FreshArgs {
     }
 }
 
-/// The log that was named, or the newest one of this project for `last`.
+/// The given log, or for `last` the newest one of this project.
 pub(super) fn log_path(log: &Path, project: &CrashProject) -> Result<PathBuf, CrashFailure> {
     if log != Path::new("last") || log.exists() {
         return Ok(log.to_owned());
     }
     let logs = project.logs();
-    // Their names begin with the id of the loop, which is in the order of time; the log of a
-    // recovery has the name of its log and more.
+    // Names begin with the id of the loop, so they sort by time; the log of a recovery has the name of
+    // its log and a suffix.
     let names = std::fs::read_dir(&logs).into_iter().flatten().flatten();
     let newest = names
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -139,7 +139,7 @@ pub(super) fn log_path(log: &Path, project: &CrashProject) -> Result<PathBuf, Cr
     match newest {
         Some(name) => Ok(logs.join(name)),
         None => Err(CrashFailure::Refused(format!(
-            "there is no log in {}: no crash test of this project had findings",
+            "there is no log in {}: no crash test of this project has had findings",
             logs.display()
         ))),
     }
@@ -152,7 +152,7 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The project of a crash test, its configuration, and what its runs share.
+/// The project of a crash test, its configuration, and the context of its runs.
 pub(super) struct CrashProject {
     pub(super) project: Project,
     pub(super) config: Config,
@@ -173,7 +173,7 @@ impl CrashProject {
         Ok(Self { project, config, context, here })
     }
 
-    /// The record, unless it is switched off. One that must be there and is not is a refusal.
+    /// The record, unless it is disabled. A required record that cannot be opened is a refusal.
     pub(super) fn store(&self) -> Result<Option<Store>, CrashTestError> {
         let audit = self.config.execution.audit;
         if !audit.enabled {
@@ -196,12 +196,12 @@ impl CrashProject {
         }
     }
 
-    /// What is asked of checks.
+    /// The sandbox that was requested for checks.
     pub(super) fn sandbox(&self, args: &SandboxArgs) -> Result<SandboxRequest, Failure> {
         exec::sandbox_of(SandboxedCommand::Crash, args, &self.config)
     }
 
-    /// How checks are confined.
+    /// The sandbox of checks.
     pub(super) fn check_sandbox<'a>(
         &'a self,
         request: &'a SandboxRequest,
@@ -221,10 +221,10 @@ impl CrashProject {
         Check::new(request, &self.context).map_err(CrashTestError::Refused)
     }
 
-    /// Removes secrets from what is written down.
+    /// Removes secrets from everything that is written.
     pub(super) fn redactor(&self) -> Redactor {
         let request = Check::request("", self.here.as_path(), Duration::ZERO);
-        // What is wrong with a pattern is reported when a run begins.
+        // Invalid patterns are reported when a run begins.
         let mut reasons = Vec::new();
         let environment = prepare::environment(&request, &self.context, &mut reasons);
         prepare::redactor(&request, &self.config.redaction, &environment, &mut reasons)
@@ -243,7 +243,7 @@ impl CrashProject {
     pub(super) fn logs(&self) -> PathBuf {
         match self.project.store() {
             Ok(store) => store.join("crash"),
-            // Without a record they are of use until the next start of the machine.
+            // Without a record, temporary files that need not survive a reboot.
             Err(_) => std::env::temp_dir().join("retake-crash"),
         }
     }
@@ -261,7 +261,7 @@ pub(super) fn read_log(path: &Path) -> Result<Recording, CrashTestError> {
     })
 }
 
-/// A log can be larger than anybody waits for: a signal that asks for the end is an error.
+/// Reading a large log can take long: a signal makes the next read fail.
 struct UntilSignal(File);
 
 impl Read for UntilSignal {
@@ -273,7 +273,7 @@ impl Read for UntilSignal {
     }
 }
 
-/// A log is either complete under its name or not there.
+/// Writes a log under a temporary name first: a log under its final name is complete.
 pub(super) fn write_log(path: &Path, recording: &Recording) -> Result<(), CrashTestError> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".part");
@@ -284,7 +284,7 @@ pub(super) fn write_log(path: &Path, recording: &Recording) -> Result<(), CrashT
         std::fs::rename(&unfinished, path)
     };
     write().map_err(|source| {
-        // A part of a log is of no use; that it could not be written is reported.
+        // An incomplete log is useless; the write error is reported.
         drop(std::fs::remove_file(&unfinished));
         CrashTestError::File { action: "write", path: path.to_owned(), source }
     })

@@ -1,4 +1,4 @@
-//! The report of a crash test in every form that was asked for.
+//! Writes the report of a crash test in every requested form.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -37,13 +37,13 @@ pub(super) fn write_report(
         report.notes.iter().for_each(|note| term::say(&note_text(note)));
         term::document(&report.json())?;
     } else {
-        // What is read by a program stays on one line each.
+        // Wrapped only on a terminal: programs get one line for each fact.
         let width = if std::io::stdout().is_terminal() { term::width() } else { None };
         term::data(report_text(report, Palette::of_stdout(), width).as_bytes())?;
     }
     Ok(match report.is_clean() {
         false => Exit::FAILED,
-        // Whether those recover is not known.
+        // Whether the unchecked states recover is unknown.
         true if report.lacks_answers() => Exit::REFUSED,
         true => Exit::OK,
     })

@@ -1,4 +1,4 @@
-//! How a crash test goes, on stderr: a live line on a terminal, and notices.
+//! Progress of a crash test on stderr: a live line on a terminal, and notices.
 
 use std::time::Duration;
 

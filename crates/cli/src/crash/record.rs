@@ -1,4 +1,4 @@
-//! `retake crash record`: the program once, and the log to explore later.
+//! `retake crash record`: runs the program once, and writes a log to explore later.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -83,7 +83,7 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFai
     Ok(Exit::OK)
 }
 
-/// Passes on what the program writes. A reader that is gone does not stop the program.
+/// Forwards the program's output. A closed stdout or stderr does not stop the program.
 fn forward(stream: Stream, bytes: &[u8]) {
     match stream {
         Stream::Stdout => drop(term::data(bytes)),

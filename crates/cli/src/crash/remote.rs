@@ -1,4 +1,4 @@
-//! `--on slurm`: where the shares of an exploration are checked.
+//! `--on slurm`: checks the shares of an exploration on other machines.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::options::CrashProject;
 use super::share;
 use crate::{Failure, slurm_words};
 
-/// What `--on` asks for.
+/// The target of `--on`.
 pub(super) struct RemoteTarget {
     executor: SlurmExecutor,
 }
@@ -28,7 +28,7 @@ impl RemoteTarget {
         Ok(Self { executor })
     }
 
-    /// Each share gets this many processors, or as many as the scheduler gives.
+    /// Each share gets this many processors, or as many as the scheduler assigns.
     pub(super) fn explorer<'a>(
         self,
         project: &'a CrashProject,

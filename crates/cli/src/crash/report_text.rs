@@ -7,13 +7,13 @@ use retake_types::loop_record::crash::CrashFinding;
 
 use crate::term::{self, Palette, Shade};
 
-/// Indents the lines below the first of a finding.
+/// Indentation of the lines below the first line of a finding.
 const INDENT: &str = "    ";
 
-/// A sentence that may say too much, or too little.
+/// Marks a sentence that may name too much, or too little.
 const UNPROVEN: &str = "not proven: it would take too many checks to see that nothing less fails";
 
-/// Lines of words are no longer than `width`.
+/// Text is wrapped at `width`.
 pub(super) fn report_text(report: &CrashReport, palette: Palette, width: Option<usize>) -> String {
     let mut text = String::new();
     let room = width.map(|width| width.saturating_sub(INDENT.len()));
@@ -39,7 +39,7 @@ pub(super) fn report_text(report: &CrashReport, palette: Palette, width: Option<
     text
 }
 
-/// A note with the option that helps.
+/// A note, with the option that helps.
 pub(super) fn note_text(note: &ReportNote) -> String {
     match note {
         ReportNote::RootNotEmpty { .. } => format!("{note}; --fresh begins with an empty one"),
@@ -55,7 +55,7 @@ fn add_finding(
     room: Option<usize>,
 ) {
     let id = palette.paint(Shade::Bad, &finding.id);
-    // The first line begins after the id, the others are indented.
+    // The first line begins after the id; the others are indented.
     let beside = width.map(|width| width.saturating_sub(finding.id.len().max(2) + 2));
     let sentence = wrapped(&term::visible(&finding.sentence), beside);
     _ = writeln!(text, "{id}  {sentence}");
@@ -98,7 +98,7 @@ fn add_finding(
     _ = writeln!(text, "    {}", term::visible(&finding.repro));
 }
 
-/// Broken at spaces so that no line is longer than `room`, unless a word is; all lines but the first
+/// Wrapped at spaces to lines of at most `room`, except for longer words; all lines but the first
 /// are indented.
 fn wrapped(text: &str, room: Option<usize>) -> String {
     let Some(room) = room else { return text.to_owned() };

@@ -1,4 +1,4 @@
-//! `retake crash repro`: one failing state again, from the log.
+//! `retake crash repro`: checks one failing state of a log again.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,16 +30,16 @@ pub(super) struct Args {
     /// The finding, or the name of a state, such as 120-17.0
     #[arg(value_name = "FINDING", default_value = "F1")]
     finding: String,
-    /// Another check instead of the one that failed
+    /// Use another check than the one that failed
     #[arg(long, value_name = "CMD")]
     verify: Option<String>,
-    /// The model of a state that is given by its name [default: that of the findings]
+    /// The model, if the state is given by its name [default: that of the findings]
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
-    /// A check that takes longer fails
+    /// Time limit of the check; a check that takes longer fails
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     verify_timeout: Option<Duration>,
-    /// Put the state into this directory, which must not exist, instead of checking it
+    /// Write the state into this directory, which must not exist, instead of checking it
     #[arg(long, value_name = "DIR", conflicts_with = "verify")]
     into: Option<PathBuf>,
     #[command(flatten)]
@@ -61,9 +61,9 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFail
         }
         (None, None) => Model::Ext4,
     };
-    // A crash during recovery is one of another recording, with the acknowledgements of the first.
+    // A crash during recovery has a log of its own, but the acknowledgements of the first one.
     let in_recovery = finding.filter(|finding| finding.recovery);
-    // A run with a fault is another recording with acknowledgements of its own.
+    // A run with a fault has a log and acknowledgements of its own.
     let fault = finding.and_then(|finding| finding.fault.as_ref());
     let other = finding.filter(|finding| finding.recovery || finding.fault.is_some());
     let inner = other.map(|finding| read_log(&recovery_log(&log, &finding.id))).transpose()?;
@@ -111,7 +111,7 @@ fn check(
         (None, Some(found)) => found.verify.clone(),
         (None, None) => {
             return Err(Failure::Usage(format!(
-                "{} was not explored yet: give the check with --verify",
+                "{} has not been explored yet: give the check with --verify",
                 args.log.display()
             ))
             .into());
@@ -154,6 +154,6 @@ fn unknown(log: &Path, args: &Args, found: Option<&Findings>) -> CrashFailure {
     CrashFailure::Refused(if known.is_empty() {
         format!("{} has no findings, and `{}` names no state", log.display(), args.finding)
     } else {
-        format!("there is no finding `{}`; there are: {}", args.finding, known.join(", "))
+        format!("there is no finding `{}`; choose from: {}", args.finding, known.join(", "))
     })
 }

@@ -1,4 +1,4 @@
-//! `retake crash`: record, explore, report.
+//! `retake crash`: records, explores, reports.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

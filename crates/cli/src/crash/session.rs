@@ -1,4 +1,4 @@
-//! One crash test on the record: begun before anything runs, ended whatever happens.
+//! A crash test on the record: begun before anything runs, and always ended.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use super::remote::RemoteTarget;
 use super::{CrashFailure, fault};
 use crate::{Exit, Failure, bundle_file, term};
 
-/// Without Slurm there are no other machines.
+/// A build without Slurm has no remote targets.
 #[cfg(not(feature = "slurm"))]
 enum RemoteTarget {}
 
@@ -59,7 +59,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The program, or the log in its stead, as one line.
+    /// The program, or the log that is explored instead, as one line.
     fn text(&self) -> String {
         match self {
             Self::Program { command, .. } => command.clone(),
@@ -75,11 +75,11 @@ pub(super) struct CrashSession<'a> {
     pub(super) recorder: CrashRecorder<'a>,
     observer: &'a dyn CrashObserver,
     begun: Instant,
-    /// Where states are checked, if not here.
+    /// The machines that check states; `None` for this machine.
     remote: Option<RemoteTarget>,
     /// How checks are confined.
     sandbox: SandboxRequest,
-    /// Whether calls are made to fail.
+    /// Which calls are made to fail, if any.
     pub(super) faults: Option<CrashFaults>,
 }
 
@@ -140,7 +140,7 @@ impl<'a> CrashSession<'a> {
         Ok(Self { project, args, source, recorder, observer, begun, remote, sandbox, faults })
     }
 
-    /// Ends the loop if this went wrong.
+    /// Ends the loop if `result` is an error.
     pub(super) fn end_if_failed<T>(
         &mut self,
         result: Result<T, CrashTestError>,
@@ -153,7 +153,7 @@ impl<'a> CrashSession<'a> {
         Ok(result?)
     }
 
-    /// Where the log is, or will be if there are findings.
+    /// The path of the log, which exists only if there are findings.
     fn log(&self) -> PathBuf {
         match &self.source {
             Source::Log { log, .. } => log.clone(),
@@ -163,7 +163,7 @@ impl<'a> CrashSession<'a> {
         }
     }
 
-    /// `program` is how the program is started again, if calls are made to fail.
+    /// `program` starts the program again, if calls are made to fail.
     pub(super) fn explore(
         &mut self,
         recording: &Recording,
@@ -178,7 +178,7 @@ impl<'a> CrashSession<'a> {
         let log = self.log();
         let report = self.test(recording, places, program, &log);
         if let (Err(CrashTestError::Cancelled), Source::Program { .. }) = (&report, &self.source) {
-            // The program need not run again to go on.
+            // With a log the states can be checked later without running the program again.
             let kept = self.keep_log(recording, &log);
             self.end_if_failed(kept)?;
             term::say(&interrupted_text(&log));
@@ -223,9 +223,9 @@ impl<'a> CrashSession<'a> {
         let check = project.check(args.verify(), args.verify_timeout, &self.sandbox)?;
         let remote = self.remote.take();
         let here = if remote.is_some() { 1 } else { args.jobs() };
-        // Keepers are forks, and must not keep the record open.
+        // A keeper is a fork, which must not inherit the open record.
         let started = self.recorder.while_closed(|| {
-            // The scheduler's programs must not see what covers the recorded directory.
+            // Started before the mounts over the recorded directory, which the scheduler's programs must not see.
             let remote = remote.map(|remote| remote.explorer(project, args.jobs)).transpose()?;
             let sandbox = project.check_sandbox(&self.sandbox);
             let workers = CheckWorkers::start_confined(here, recording, !args.recovery, sandbox)?;
@@ -263,8 +263,7 @@ impl<'a> CrashSession<'a> {
         write_log(log, recording)
     }
 
-    /// The log and the findings, for `repro`. A test that came to its end without findings leaves
-    /// nothing.
+    /// Writes the log and the findings for `repro`. A complete test without findings leaves no files.
     fn keep(
         &self,
         report: &CrashReport,
@@ -294,15 +293,15 @@ impl<'a> CrashSession<'a> {
     }
 }
 
-/// Where a test that was interrupted can be taken up.
+/// How to continue an interrupted test.
 fn interrupted_text(log: &Path) -> String {
     let log = log.to_string_lossy();
     let command = quote(["retake", "crash", "explore", &log]);
     format!("the recording is kept: `{command}` checks its states without running the program")
 }
 
-/// Removes all but the newest logs with what belongs to them. Their names begin with the id of the
-/// loop, which is in the order of time.
+/// Removes all but the newest logs, with the files beside them. Names begin with the id of the loop, so
+/// they sort by time.
 fn remove_old_logs(logs: &Path) {
     let Ok(entries) = std::fs::read_dir(logs) else { return };
     let mut files: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
@@ -337,7 +336,7 @@ mod tests {
         let mut left: Vec<_> =
             std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         left.sort();
-        // One is about to come.
+        // One less than the limit: the next log makes it complete.
         assert_eq!(left.len(), 3 * (KEPT_LOGS - 1) + 1);
         assert_eq!(left[0], "11.log");
     }

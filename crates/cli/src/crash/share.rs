@@ -1,5 +1,5 @@
-//! `retake crash share`: the states that one machine checks of an exploration on several. Started by
-//! another retake, not by people.
+//! `retake crash share`: checks one machine's share of the states of an exploration. Started by another
+//! retake, not by people.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -22,13 +22,13 @@ use super::options::{read_log, some_time};
 use super::{CrashFailure, error_text};
 use crate::{Exit, Failure, term};
 
-/// Check some of the crash states of a log, and answer with the numbers of those that fail
+/// Check some of the crash states of a log, and print the numbers of those that fail
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The log
     #[arg(value_name = "LOG")]
     log: PathBuf,
-    /// Which, by number
+    /// Which states, by number
     #[arg(long, value_name = "FROM-TO")]
     states: StateRange,
     #[arg(long, value_name = "CMD")]
@@ -41,15 +41,15 @@ pub(super) struct Args {
     verify_timeout: Duration,
     #[arg(long)]
     recovery: bool,
-    /// Begin no check after this time, in milliseconds since 1970
+    /// Start no further checks after this time, in milliseconds since 1970
     #[arg(long, value_name = "MILLISECONDS")]
     until: Option<i64>,
-    /// How many checks at once [default: as many as the scheduler gave processors]
+    /// Number of parallel checks [default: the processors that the scheduler assigned]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
 }
 
-/// The arguments that ask this program for a share.
+/// The arguments that start this command for a share.
 pub(super) fn arguments(command: &ShareCommand<'_>) -> Vec<String> {
     let ShareCommand { log, range, model, seed, check, recovery, until, jobs } = command;
     let mut arguments = vec![
@@ -75,7 +75,7 @@ pub(super) fn share(args: &Args) -> Result<Exit, CrashFailure> {
     if let Err(CrashFailure::NotTested(error)) = &answered
         && signals::received().is_none()
     {
-        // The submitter reads why from the same stream as an answer.
+        // The submitter reads errors and answers from the same stream.
         term::data(&term::json_line(&ShareError { error: error_text(error) })?)?;
     }
     let answer = answered?;
@@ -92,7 +92,7 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
         path: PathBuf::from("."),
         source,
     })?;
-    // Exactly the variables that were sent, except for what only a share is given.
+    // Exactly the variables that were sent, without the one that only shares get.
     let mut environment = Variable::all_own();
     environment.retain(|known| known.name() != PROCESSORS_VARIABLE);
     let request = Check::request(&args.verify, cwd, args.verify_timeout);
@@ -115,7 +115,7 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
     // A check that lacks something on this machine would fail on every state.
     exploration.check_uncrashed(&mut workers.workers[0])?;
     let explored = exploration.explore(&mut workers.workers)?;
-    // The same signal may have ended checks that then count as failed.
+    // The signal may have terminated checks, which then count as failed.
     if signals::received().is_some() {
         return Err(CrashTestError::Cancelled.into());
     }
@@ -130,7 +130,7 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
     })
 }
 
-/// How many processors the scheduler gave us.
+/// How many processors the scheduler assigned.
 fn processors() -> usize {
     let given =
         std::env::var(PROCESSORS_VARIABLE).ok().and_then(|count| count.parse::<usize>().ok());

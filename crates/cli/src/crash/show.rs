@@ -1,4 +1,4 @@
-//! `retake crash show`: what a log holds, line by line.
+//! `retake crash show`: prints the content of a log.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,19 +31,19 @@ pub(super) struct Args {
 #[serde(rename_all = "camelCase")]
 struct LogJson<'a> {
     root: String,
-    /// Files and directories that were there before.
+    /// Files and directories that existed before.
     initial: usize,
     operations: usize,
-    /// Processes that were still running after the program's first one and were ended.
+    /// Processes that were still running after the program ended, and were terminated.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes_ended: Option<u32>,
     entries: &'a [TimelineRow],
-    /// None before the log was explored.
+    /// `None` before the log was explored.
     findings: Option<&'a [CrashFinding]>,
-    /// By finding: what the check did before the crash that comes during recovery.
+    /// By finding: the operations of the check before the crash during recovery.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     recoveries: BTreeMap<&'a str, Vec<TimelineRow>>,
-    /// By finding: what the program did in the run with the fault.
+    /// By finding: the operations of the program in the run with the fault.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     faulted: BTreeMap<&'a str, Vec<TimelineRow>>,
 }
@@ -76,7 +76,7 @@ pub(super) fn show(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailu
     if args.json {
         term::document(&LogJson {
             root: recording.root.to_string_lossy().into_owned(),
-            // The root itself was there by definition.
+            // The root itself always exists.
             initial: recording.initial.len().saturating_sub(1),
             operations: rows.iter().filter(|row| row.number.is_some()).count(),
             processes_ended: Some(recording.left_running.ended).filter(|ended| *ended > 0),

@@ -1,5 +1,5 @@
-//! What was typed after `retake exec`: the options as their table defines them, read by clap or, for
-//! command lines without a mistake, directly.
+//! The command line of `retake exec`: its options as their table defines them, read by clap or, for
+//! valid command lines, directly.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use retake_types::exec_flags::{EXEC_FLAGS, ExecFlag, FlagDefinition, FlagValue, 
 /// The options and the command, as typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Args {
-    /// The command as one string; several words are a mistake.
+    /// The command as one string; more than one word is an error.
     pub(super) line: Vec<OsString>,
     /// The program and its arguments, passed on exactly as they are.
     pub(super) program: Vec<OsString>,
-    /// In the order of the table; the value of an option that takes none is empty.
+    /// In the order of the table; an option without a value has an empty one.
     options: Vec<(ExecFlag, OsString)>,
 }
 
@@ -26,12 +26,12 @@ impl Args {
         self.value(flag).is_some()
     }
 
-    /// The value of an option, exactly.
+    /// The value of an option, exactly as typed.
     pub(super) fn value(&self, flag: ExecFlag) -> Option<&OsString> {
         self.values(flag).next()
     }
 
-    /// The value of an option as text; what is not UTF-8 is replaced, and refused by what reads it.
+    /// The value of an option as text; invalid UTF-8 is replaced, and refused by the code that parses it.
     pub(super) fn text(&self, flag: ExecFlag) -> Option<String> {
         self.value(flag).map(|value| value.to_string_lossy().into_owned())
     }
@@ -49,7 +49,7 @@ impl Args {
         self.values(flag).map(|value| value.to_string_lossy().into_owned()).collect()
     }
 
-    /// The options of these definitions, as clap read them.
+    /// The options of these definitions, as read by clap.
     fn options<'a>(
         matches: &ArgMatches,
         definitions: impl Iterator<Item = &'a FlagDefinition>,
@@ -70,8 +70,8 @@ impl Args {
         options
     }
 
-    /// Reads the words after `retake exec` without clap, which describes every option to itself before
-    /// it reads one: a tenth of a short run. Also gives the value of `--store`. `None` for everything
+    /// Reads the words after `retake exec` without clap, which builds the definition of every option before
+    /// it reads one: a tenth of a short run. Also returns the value of `--store`. `None` for every command line
     /// that clap might refuse or read differently.
     pub(crate) fn read_directly(words: &[OsString]) -> Option<(Self, Option<OsString>)> {
         let (mut args, mut store) = (Self::default(), None);
@@ -90,7 +90,7 @@ impl Args {
                 Some((name, value)) => (name, Some(OsStr::new(value))),
                 None => (text, None),
             };
-            // A value of its own word, which must not look like an option.
+            // A value as a separate word, which must not look like an option.
             let mut value_or_next = || {
                 let value = value.or_else(|| words.next().map(OsString::as_os_str))?;
                 let plain = !value.is_empty() && !value.as_encoded_bytes().starts_with(b"-");
@@ -119,7 +119,7 @@ impl Args {
         args.is_consistent().then_some((args, store))
     }
 
-    /// What variables say where no option does.
+    /// Adds the values of variables for options that were not given.
     fn add_variables(&mut self) {
         for definition in &EXEC_FLAGS {
             let Some(variable) = definition.variable else { continue };
@@ -130,7 +130,7 @@ impl Args {
         }
     }
 
-    /// Whether each option has those that it needs, and none that it excludes.
+    /// Whether each option has the options that it requires, and none that it excludes.
     fn is_consistent(&self) -> bool {
         self.options.iter().all(|(flag, _)| {
             let FlagDefinition { requires, conflicts_with, .. } = *exec_flag(*flag);
@@ -196,7 +196,7 @@ impl FromArgMatches for Args {
     }
 }
 
-/// The options of a sandbox, for every command that has one.
+/// The options of a sandbox, for every command that confines its runs.
 #[derive(Clone)]
 pub(crate) struct SandboxArgs(Args);
 
@@ -205,7 +205,7 @@ impl SandboxArgs {
         &self.0
     }
 
-    /// Whether the command line says how to confine.
+    /// Whether the command line sets the mode of the sandbox.
     #[cfg(feature = "mcp")]
     pub(crate) fn has_mode(&self) -> bool {
         self.0.given(ExecFlag::Sandbox)
@@ -239,7 +239,7 @@ impl FromArgMatches for SandboxArgs {
     }
 }
 
-/// An option for clap.
+/// The definition of an option for clap.
 fn argument(definition: &FlagDefinition) -> Arg {
     let arg = Arg::new(definition.long)
         .long(definition.long)
@@ -268,7 +268,7 @@ fn argument(definition: &FlagDefinition) -> Arg {
         Some(variable) => arg.env(variable).hide_env_values(true),
         None => arg,
     };
-    // A sandbox may also be configured; that is known later.
+    // A sandbox may also be configured, which is unknown here.
     let requires = definition.requires.filter(|other| *other != ExecFlag::Sandbox);
     let arg = match requires {
         Some(other) => arg.requires(exec_flag(other).long),

@@ -1,4 +1,4 @@
-//! `retake exec`: one command, completely under control.
+//! `retake exec`: runs one command with a timeout and limits, and records it.
 
 mod args;
 mod parse;
@@ -36,7 +36,7 @@ pub(crate) use request::sandbox_of;
 #[cfg(feature = "mcp")]
 pub(crate) use request::sandbox_or;
 
-/// The printed result: the run, and the part of its output that a result carries.
+/// The result that `--json` prints: the run, and the part of its output that a result carries.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
@@ -52,7 +52,7 @@ struct Document<'a> {
 
 impl<'a> Document<'a> {
     fn new(run: &'a Run, [stdout, stderr]: [Vec<u8>; 2]) -> Self {
-        // Text where it is text; the exact bytes too where it is not.
+        // Valid UTF-8 as text; anything else also as exact bytes.
         let split = |bytes: Vec<u8>| match String::from_utf8(bytes) {
             Ok(text) => (text, None),
             Err(error) => (
@@ -85,18 +85,17 @@ pub(crate) struct Prepared {
     pub(crate) context: Arc<RunContext>,
     pub(crate) config: Config,
     pub(crate) display: Display,
-    /// Started while the rest was prepared; `None` for a run that is not here, or not sure to be.
+    /// Started while the rest is prepared; `None` for a run on another machine, or one that may be refused.
     pub(crate) keeper: Option<std::io::Result<EarlyKeeper>>,
 }
 
-/// A request that was refused: the run that would have been, and why it is not.
+/// A request that was refused: the intent of its run, and the reason.
 pub(crate) struct Refused {
     pub(crate) intent: Box<Redacted<Intent>>,
     pub(crate) failure: StartFailure,
-    /// Knows the secrets that the failure may name.
+    /// Removes secrets from the failure's text.
     pub(crate) redactor: Redactor,
-    /// Where it is recorded; `None` for what cannot be: there is no request that could be read, or
-    /// no record.
+    /// The record to write it to; `None` if no request could be read, or no record opened.
     pub(crate) context: Option<Arc<RunContext>>,
 }
 
@@ -130,7 +129,7 @@ fn run_remotely(prepared: Prepared, on: &str) -> Exit {
 /// Opens the project and checks the request.
 fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
     let Typed { mut request, mut reasons, display, configured, on } = typed;
-    // While our memory is small; it settles in while the project is looked for and the record opened.
+    // Early, while this process has little memory; the keeper starts while the project and record are opened.
     let here = on.is_none() && reasons.is_empty();
     let keeper = here.then(|| EarlyKeeper::start(keeper_session(&request)));
     let (project, config) = open(&request, store)?;
@@ -146,7 +145,7 @@ fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
     Ok(Prepared { run, context, config, display, keeper })
 }
 
-/// The same for a request that is complete.
+/// The same for a complete request, which has no configured defaults.
 pub(crate) fn prepare_request(
     request: RunRequest,
     display: Display,
@@ -160,7 +159,7 @@ pub(crate) fn prepare_request(
     Ok(Prepared { run, context, config, display, keeper: None })
 }
 
-/// Whether the command gets our terminal.
+/// Whether the command gets this process's terminal.
 fn has_terminal(request: &RunRequest) -> bool {
     request.stdin == StdinSource::Inherit && std::io::stdin().is_terminal()
 }
@@ -179,7 +178,7 @@ fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config),
     })
 }
 
-/// Runs what was prepared, prints the result, and then does what can wait until it is printed.
+/// Runs a prepared request, prints the result, and then does the work that can wait until it is printed.
 /// `remark` is called with the finished run before the result.
 pub(crate) fn run_and_show(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exit {
     let Prepared { run, context, config, display, keeper } = prepared;
@@ -194,7 +193,7 @@ pub(crate) fn run_and_show(prepared: Prepared, remark: impl FnOnce(&Run)) -> Exi
     }
 }
 
-/// Runs it. Says whether the command had our terminal.
+/// Runs it. Returns whether the command had the terminal.
 fn perform(
     (prepared, keeper): (Box<PreparedRun>, Option<std::io::Result<EarlyKeeper>>),
     context: &Arc<RunContext>,
@@ -243,7 +242,7 @@ fn show(mut finished: FinishedRun, json: bool, had_terminal: bool) -> Exit {
     let code = finished.run.outcome.as_ref().and_then(|outcome| outcome.exit_code).unwrap_or(125);
     match finished.outcome {
         Outcome::Cancelled(signal) if code == 128 + signal => Exit::Signal(signal),
-        // The terminal sent it to the command alone; a shell loop around us should stop as well.
+        // The terminal sent the signal to the command alone; a shell loop around retake must stop as well.
         Outcome::Signaled(signal @ (libc::SIGINT | libc::SIGQUIT)) if had_terminal => {
             Exit::Signal(signal)
         }
@@ -266,8 +265,7 @@ impl Refused {
         Self { intent: refused.intent, failure, redactor: refused.redactor, context }
     }
 
-    /// A request for which no project could be opened.
-    /// `redacted` are the parts that were replaced before.
+    /// A request for which no project could be opened. `redacted` names the parts that were redacted before.
     pub(crate) fn without_configuration(
         request: RunRequest,
         redacted: RedactedParts,
@@ -277,7 +275,7 @@ impl Refused {
         Self { intent, failure, redactor, context: None }
     }
 
-    /// Puts the refusal on the record and prints it.
+    /// Records the refusal and prints it.
     pub(crate) fn show(self, json: bool) -> Exit {
         let mut refused = run::not_started(*self.intent, self.failure, &self.redactor);
         if let Some(context) = &self.context {
@@ -287,7 +285,7 @@ impl Refused {
     }
 }
 
-/// A command line that could not even be read, answered as `--json` promises.
+/// A command line that could not be parsed; with `--json` the answer is JSON all the same.
 pub(crate) fn refuse_usage(message: &str, typed: &[OsString]) -> Exit {
     let words: Vec<_> = typed.iter().skip(2).map(|word| word.to_string_lossy()).collect();
     let line = quote(words.iter().map(AsRef::as_ref));

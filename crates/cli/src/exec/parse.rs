@@ -1,4 +1,4 @@
-//! The values of options: limits, variables, times, words of a fixed choice.
+//! Parses the values of options: limits, variables, durations, choices.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,7 +13,7 @@ use retake_types::{
 
 use crate::term;
 
-/// Collects problems instead of stopping at the first.
+/// Collects all problems instead of stopping at the first one.
 #[derive(Default)]
 pub(crate) struct Problems(pub(crate) Vec<RefusalReason>);
 
@@ -22,7 +22,7 @@ impl Problems {
         self.0.push(RefusalReason::Other(problem.into()));
     }
 
-    /// The value, or the problem noted and nothing.
+    /// The value; an error is added to the problems.
     pub(crate) fn keep<T>(
         &mut self,
         option: &str,
@@ -32,7 +32,7 @@ impl Problems {
     }
 }
 
-/// `--timeout`, in seconds or with a unit; zero and what is no duration are problems.
+/// `--timeout`, in seconds or with a unit; zero and invalid durations are problems.
 pub(crate) fn timeout(text: &str, problems: &mut Problems) -> Option<Duration> {
     match parse_duration(text) {
         Ok(Duration::ZERO) => problems.0.push(RefusalReason::ZeroTimeout),
@@ -78,7 +78,7 @@ pub(crate) fn limits(given: &[String], problems: &mut Problems) -> Limits {
     limits
 }
 
-/// The given variables: those of the files, then those of the command line, which win.
+/// The given variables: first those of files, then those of the command line, which override them.
 pub(crate) fn variables(
     files: &[PathBuf],
     pairs: &[OsString],
@@ -160,7 +160,7 @@ pub(crate) fn stdin(text: &OsStr, cwd: &Path) -> StdinSource {
     }
 }
 
-/// One word of a fixed choice.
+/// A word from a fixed set.
 pub(crate) fn choice<T: Copy>(
     option: &str,
     text: &str,

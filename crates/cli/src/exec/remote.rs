@@ -1,4 +1,4 @@
-//! `retake exec --on slurm`: the same run, recorded in the same way, on another machine.
+//! `retake exec --on slurm`: runs the command on another machine, and records it in the same way.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ enum RemoteError {
     Refused(Refused),
     /// It was submitted; a later process collects its result.
     NotFollowed(String),
-    /// The same, because a signal asked for the end; that was said.
+    /// The same, because of a signal; the message was printed already.
     Left,
 }
 
-/// Runs what was prepared on the machines that `on` names, and prints the result here.
+/// Runs a prepared request on the machines of `on`, and prints the result here.
 pub(super) fn run_and_show(prepared: Prepared, on: &str) -> Exit {
     let display = prepared.display;
     match execute(prepared, on) {
@@ -62,7 +62,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
     };
     let refuse = |reasons: Vec<String>| refuse_in(reasons, Some(context.clone()));
     let refused = |error: Error| refuse(slurm_words::reasons(&error));
-    // Once it may have been submitted, its intent may be on the record.
+    // Once it may have been submitted, its intent may be recorded: record no second one.
     let failed = |error: Error| refuse_in(slurm_words::reasons(&error), None);
     if !config.execution.audit.enabled {
         return Err(refuse(vec![
@@ -76,7 +76,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
         let screen = screen.clone();
         Arc::new(move |notice| screen.notice(&words::notice(&notice)))
     };
-    // Refused before the record is opened, and again where it is submitted.
+    // Checked before the record is opened, and again at the submission.
     RequestFile::new(&run, &context).map_err(|refusals| refused(Error::Refused(refusals)))?;
     let executor = SlurmExecutor::new(on, &config.slurm, notify.clone()).map_err(refused)?;
     let mut executor = executor.not_repeatable();
@@ -99,8 +99,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
     Ok((finished, worker.end()))
 }
 
-/// Waits until the run is in the record; `None` if a signal asked for the end and Slurm does not
-/// answer.
+/// Waits until the run is in the record; `None` if a signal arrived and Slurm does not answer.
 fn wait(
     executor: &mut SlurmExecutor,
     worker: &mut Worker,
@@ -174,7 +173,7 @@ fn read(
     }
 }
 
-/// The outcome of a recorded run, as far as its ending tells.
+/// The outcome of a recorded run, as far as its kind tells.
 fn recorded_outcome(outcome: &RunOutcome) -> Outcome {
     let code = outcome.exit_code.unwrap_or(125);
     match outcome.kind {
@@ -191,7 +190,7 @@ fn recorded_outcome(outcome: &RunOutcome) -> Outcome {
 fn show(mut finished: FinishedRun, json: bool) -> Exit {
     finished.run = words::with_hint(finished.run);
     words::say_outcome(&finished);
-    // What is printed is what was recorded: the command's own bytes stayed on its machine.
+    // The recorded output is printed: the command's original bytes stayed on its machine.
     let replaced = finished.run.outcome.as_ref().map_or(0, |outcome| outcome.redactions);
     if replaced > 0 {
         term::say(&format!(

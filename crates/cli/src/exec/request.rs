@@ -1,4 +1,4 @@
-//! From what was typed to the request it means, with every problem named.
+//! Builds the request from the command line, and reports every problem with it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,18 +23,18 @@ use super::parse::{self, ENV_MODES, Problems, SHELL_MODES};
 use super::{Args, Display, SandboxArgs};
 use crate::{Failure, context, words};
 
-/// What was typed, as far as it can be read without the configuration.
+/// The command line, as far as it can be read without the configuration.
 pub(crate) struct Typed {
     pub(crate) request: RunRequest,
     pub(crate) reasons: Vec<RefusalReason>,
     pub(crate) display: Display,
-    /// Where it runs, if not here.
+    /// The target of `--on`; `None` for this machine.
     pub(crate) on: Option<String>,
-    /// What the configuration decides.
+    /// Values that the configuration decides.
     pub(crate) configured: Configured,
 }
 
-/// Parts of a request that were not typed and have a configured value.
+/// Parts of a request without an option on the command line, which may be configured.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Configured {
     timeout: bool,
@@ -141,8 +141,7 @@ fn surroundings(
     request.detach = args.given(ExecFlag::DetachOk);
 }
 
-/// The confinement that was asked for on the command line of another command than `exec`, over what
-/// is configured for it.
+/// The sandbox of another command than `exec`: its options, over the configuration.
 pub(crate) fn sandbox_of(
     command: SandboxedCommand,
     args: &SandboxArgs,
@@ -151,8 +150,7 @@ pub(crate) fn sandbox_of(
     sandbox_or(command, args, config, None)
 }
 
-/// The same, with the mode that holds where neither the command line nor the configuration says
-/// one.
+/// The same, with a default mode for when neither the command line nor the configuration sets one.
 pub(crate) fn sandbox_or(
     command: SandboxedCommand,
     args: &SandboxArgs,
@@ -210,7 +208,7 @@ fn sandbox(args: &Args, here: &Path, problems: &mut Problems) -> SandboxRequest 
     }
 }
 
-/// The rules of a settings file; what cannot be kept of it is a reason to refuse.
+/// The rules of a settings file; a rule that is not supported is a reason to refuse.
 fn settings(file: &Path, here: &Path, problems: &mut Problems) -> SandboxRequest {
     sandbox_settings::read(file, here).unwrap_or_else(|found| {
         for problem in &found {
@@ -220,7 +218,7 @@ fn settings(file: &Path, here: &Path, problems: &mut Problems) -> SandboxRequest
     })
 }
 
-/// The hosts that were named; what is none is a reason to refuse.
+/// The given hosts; an invalid one is a reason to refuse.
 fn network_rules(hosts: &[String], problems: &mut Problems) -> Vec<NetworkRule> {
     let rule = |host: &String| {
         let wrong = |problem| RefusalReason::SandboxHost { host: host.clone(), problem };

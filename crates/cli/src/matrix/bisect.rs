@@ -1,4 +1,4 @@
-//! `retake matrix bisect`: since when?
+//! `retake matrix bisect`: finds where a value turns from good to bad.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::{Exit, Failure, context, term};
 
 /// Find where an axis turns from good to bad, tolerating flaky runs
 ///
-/// By exit code (0 is good, 125 cannot be judged, anything else and a timeout is bad), or by a
+/// By exit code (0 is good, 125 cannot be judged, everything else and a timeout is bad), or by a
 /// metric, such as --metric wall --threshold 5%: every point is then measured alternately with the
 /// good end. For code the commits between the two refs are searched; for chrome all versions between the
 /// two that the index of Chrome for Testing knows, downloaded as needed, and those configured; for

@@ -1,4 +1,4 @@
-//! `retake matrix list-chrome` and `cache clean`: the browsers there are.
+//! `retake matrix list-chrome` and `cache clean`: available and downloaded browsers.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::{Exit, Failure, term};
 /// List the versions of Chrome for Testing, oldest first
 #[derive(clap::Args)]
 pub(super) struct List {
-    /// From this version or milestone on, such as m120; the index has no dates
+    /// Only this version or milestone and later ones, such as m120; the index has no dates
     #[arg(long, value_name = "VERSION")]
     since: Option<Since>,
     /// Only the newest N
@@ -32,7 +32,7 @@ pub(super) enum Cache {
     Clean(Clean),
 }
 
-/// Remove the browsers that were downloaded
+/// Remove all downloaded browsers
 #[derive(clap::Args)]
 pub(super) struct Clean {
     #[command(flatten)]
@@ -46,7 +46,7 @@ struct Removed<'a> {
     bytes: u64,
 }
 
-/// The browsers of the configuration, or the usual ones where there is none.
+/// The configured browsers, or the default ones without a configuration.
 fn browsers(common: &open::Common) -> Result<Browsers, Failure> {
     let config = match open::load(common.file.as_deref()) {
         Ok(config) => Some(config),

@@ -1,4 +1,4 @@
-//! `retake matrix clean`: removes the worktrees, and with them what is set up. Results stay.
+//! `retake matrix clean`: removes the worktrees and everything set up in them. Results are kept.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `retake matrix compare`: B against A, with an interval, and a gate for CI.
+//! `retake matrix compare`: B against A with a confidence interval, and a gate for CI.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::{Exit, Failure, term};
 /// Compare B with A: faster, slower, the same, or not sure
 ///
 /// A and B are refs, versions, or axis=value,…; without them every value is compared with the first
-/// of its axis. Comparisons made at once are corrected for their number.
+/// one of its axis. Comparisons made together are corrected for their number.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The baseline
@@ -46,7 +46,7 @@ pub(super) struct Args {
     exports: Exports,
 }
 
-/// The comparison asked for, and its parts where it has several.
+/// The requested comparison, and its parts if it has several.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
@@ -67,7 +67,7 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     for reference in args.fail_if.iter().filter_map(|gate| gate.against.as_ref()) {
         if args.a.is_some() {
             return Err(Failure::Usage(format!(
-                "--fail-if …@{reference}: A and B say already what is compared; leave @{reference} out"
+                "--fail-if …@{reference}: A and B already say what is compared; leave out @{reference}"
             )));
         }
         if !view.matrix.used(CODE).contains(&reference.as_str()) {
@@ -133,7 +133,7 @@ pub(super) fn compare(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let lines = Lines::Comparisons(&all);
     files.write(&Answer { document: &document, metrics: &metrics, lines }, &shown)?;
     advise(&all);
-    // What was asked for comes first; a part of it can be sure where the whole is not.
+    // The requested comparison comes first; a part can be conclusive where the whole is not.
     match gate(&args.fail_if, std::slice::from_ref(&whole), &shown) {
         Exit::Code(0) => Ok(gate(&args.fail_if, &cells, &shown)),
         tripped => Ok(tripped),
@@ -165,13 +165,13 @@ pub(super) fn advise<'a>(family: impl IntoIterator<Item = &'a Comparison>) {
     }
 }
 
-/// Fails if any comparison trips any gate.
+/// Exits with 1 if a comparison trips a gate.
 fn gate(gates: &[Gate], family: &[Comparison], shown: &RedactedOutput) -> Exit {
     let trips = |comparison: &&Comparison| gates.iter().any(|gate| gate.trips(comparison));
     fail(family.iter().filter(trips), shown)
 }
 
-/// Says which comparisons fail the build.
+/// Prints the comparisons that fail the build.
 pub(super) fn fail<'a>(
     tripped: impl IntoIterator<Item = &'a Comparison>,
     shown: &RedactedOutput,

@@ -1,4 +1,4 @@
-//! The sentences and lines of `retake matrix` for what its driver reports.
+//! The messages of `retake matrix` for the events of its driver.
 
 use std::io;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use super::redacted_output::RedactedOutput;
 use super::words as matrix_words;
 use crate::{Failure, term, words};
 
-/// Cells without a result that are named.
+/// How many cells without a result are named.
 const MOST_NAMED: usize = 20;
 
-/// Shows events on stderr: lines that stay, and a live line below them.
+/// Shows events on stderr: permanent lines, and a live line below them.
 pub(super) struct EventScreen {
     screen: Arc<Screen>,
     quiet: bool,
     shown: RedactedOutput,
-    /// Iterations that have ended, and of how many, if that is known.
+    /// Finished iterations, and the planned number, if known.
     finished: AtomicUsize,
     planned: AtomicUsize,
 }
 
-/// How to continue what a signal ended.
+/// How to continue after an interruption.
 pub(super) fn run_again(command: &str) -> String {
     format!(" To continue, run the same command (`{command} …`) again.")
 }
@@ -49,7 +49,7 @@ impl EventScreen {
         Self { screen, quiet, shown, finished, planned }
     }
 
-    /// A line that stays.
+    /// Prints a permanent line.
     fn line(&self, text: &str) {
         self.screen.line(&self.shown.text(text));
     }
@@ -58,7 +58,7 @@ impl EventScreen {
         self.screen.notice(&self.shown.text(text));
     }
 
-    /// The line that the next one replaces.
+    /// Replaces the live line.
     fn live(&self, text: &str) {
         self.screen.live(&self.shown.text(text));
     }
@@ -67,7 +67,7 @@ impl EventScreen {
         &self.screen
     }
 
-    /// What is done when a signal ends it, and how to continue, if it can be.
+    /// Prints how much is done after a signal, and how to continue, if possible.
     pub(super) fn interrupted(&self, continuation: &str) {
         let finished = self.finished.load(Ordering::Relaxed);
         let done = match self.planned.load(Ordering::Relaxed) {
@@ -77,7 +77,7 @@ impl EventScreen {
         self.screen.line(&format!("Interrupted: {done} done and recorded.{continuation}"));
     }
 
-    /// Shows notices above the live line.
+    /// Prints notices above the live line.
     pub(super) fn notify(&self) -> Notify {
         let screen = self.screen.clone();
         Arc::new(move |notice| screen.notice(&words::notice(&notice)))
@@ -223,7 +223,7 @@ impl MatrixObserver for EventScreen {
     }
 }
 
-/// One run of a cell.
+/// The line of one run of a cell.
 fn step_line(name: &str, step: &CellStep, total: Option<usize>, result: &CellResult) -> String {
     if step.kind == CellStepKind::Warmup {
         return match result.ok {
@@ -237,7 +237,7 @@ fn step_line(name: &str, step: &CellStep, total: Option<usize>, result: &CellRes
     }
     let place = match total.map(|total| total.to_string()) {
         Some(total) => format!("[{:>width$}/{total}]", step.number, width = total.len()),
-        // Nobody knows how many there will be.
+        // The total is unknown.
         None => format!("[{:>3}]", step.number),
     };
     let node = result.node.as_ref().map_or_else(String::new, |node| format!("  {node}"));
@@ -259,14 +259,14 @@ pub(super) fn no_counters(metric: &str, error: &io::Error) -> String {
     format!("{metric} needs counters of the processor: {why}")
 }
 
-/// What failed around an iteration, and where to look.
+/// What failed around an iteration, and where its output is.
 fn failed_hook(failed: &FailedHook) -> String {
     let FailedHook { hook, exit_code, run } = failed;
     let hook = hook.as_str();
     format!("its {hook} failed with exit code {exit_code}, see `retake runs logs {}`", run.short())
 }
 
-/// One run of a bisection.
+/// The line of one run of a bisection.
 fn point_line(
     name: &str,
     step: &BisectStep,
@@ -288,12 +288,12 @@ fn point_line(
     )
 }
 
-/// Refs that stand for the same commit.
+/// Refs that name the same commit.
 pub(super) fn same_commit(sha: &str, refs: &[String]) -> String {
     format!("{} are one commit, {}, and share their runs", refs.join(" and "), short_sha(sha))
 }
 
-/// Why a value is not available, and where to look.
+/// Why a value is not available, and where the output is.
 pub(super) fn unavailable(unavailable: &Unavailable) -> String {
     match unavailable {
         Unavailable::Setup { run, .. } => {
@@ -332,7 +332,7 @@ fn without_result(cells: &[CellWithoutResult]) -> String {
     )
 }
 
-/// Why a matrix could not be driven, in the words of the command line.
+/// Messages about failures of a matrix, with the options that help.
 impl From<MatrixError> for Failure {
     fn from(error: MatrixError) -> Self {
         match error {

@@ -1,4 +1,4 @@
-//! `retake matrix export` and `import`: results in chrome-ranger's own layout.
+//! `retake matrix export` and `import`: results in chrome-ranger's format.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -28,7 +28,7 @@ const DURATIONS: &str = "durations.json";
 
 /// Write the results in chrome-ranger's format: DIR/runs.jsonl and DIR/output/
 ///
-/// Also writes DIR/durations.json, with which `matrix run --shard --durations` makes parts that
+/// Also writes DIR/durations.json, with which `matrix run --shard --durations` makes shards that
 /// take about the same time.
 #[derive(clap::Args)]
 pub(super) struct Export {
@@ -42,12 +42,12 @@ pub(super) struct Export {
 
 /// Import results of chrome-ranger: the directory with runs.jsonl, such as .chrome-ranger
 ///
-/// They count as results of the configured command, for their browser version and commit.
+/// They count as results of the configured command, for the browser version and commit they name.
 #[derive(clap::Args)]
 pub(super) struct Import {
     /// The directory that holds runs.jsonl
     directory: PathBuf,
-    /// The value of an axis that the runs lack
+    /// The value of an axis that the imported runs do not name
     #[arg(long, value_name = "NAME=VALUE")]
     axis: Vec<String>,
     #[command(flatten)]
@@ -113,8 +113,7 @@ pub(super) fn export(args: &Export, store: Option<&Path>) -> Result<Exit, Failur
     Ok(Exit::OK)
 }
 
-/// How long an iteration of each cell takes, for `matrix run --shard`: the mean of the successful
-/// ones.
+/// The mean duration of the successful iterations of each cell, for `matrix run --shard`.
 fn write_durations(view: &View, directory: &Path) -> Result<(), Failure> {
     let (mut durations, shown) = (Durations::default(), RedactedOutput::of(&view.project));
     for (cell, key) in view.matrix.cells.iter().zip(&view.keys) {
@@ -134,7 +133,7 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
     let (runs, mut notes) = exchange::read(&args.directory).map_err(|error| failed(&error))?;
     let mut matrix = Matrix::of(&project.config);
     let mut worker = open::workers(&project, 1)?.remove(0);
-    // Only to know the key of a cell; nothing is looked up.
+    // Only the keys of cells are needed; no cell is looked up.
     matrix.cells.clear();
     let mut resources = Resources::resolve(&mut worker, &project, &mut matrix, BTreeMap::new())
         .map_err(|error| Failure::Refused(error.to_string()))?;
@@ -157,7 +156,7 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
             Err(why) => notes.push(format!("{}: {why}", run.line.id)),
         }
     }
-    // As many as there are of a cell were planned, as far as anyone can tell.
+    // The best guess at the plan: as many iterations as there are of a cell.
     let mut sizes: HashMap<CellKey, u64> = HashMap::new();
     for taking in &cells {
         let size = sizes.entry(taking.key).or_default();
@@ -184,15 +183,15 @@ pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failur
     Ok(Exit::OK)
 }
 
-/// A run to take over, and where it belongs.
+/// A run to import, and the cell it belongs to.
 struct RunToImport {
     run: Imported,
     key: CellKey,
-    /// Its value of every axis, as it is shown.
+    /// Its value of every axis, as displayed.
     axes: BTreeMap<String, String>,
 }
 
-/// The cell of a run. Axes that it does not know are given, or have one value only.
+/// The cell of a run. Axes that the run does not name are given, or have only one value.
 fn cell(
     project: &MatrixProject,
     resources: &Resources,
@@ -207,7 +206,7 @@ fn cell(
         let said = said.or_else(|| Some(&given.iter().find(|(given, _)| given == name)?.1));
         let value = match (name, said, &axis.values[..]) {
             (CHROME, ..) => &line.chrome,
-            // Its commit is what counts, and its ref is what is shown.
+            // The commit selects the cell, the ref is displayed.
             (CODE, ..) => &line.sha,
             (_, Some(said), _) => said,
             (_, None, [only]) => only,
@@ -225,7 +224,7 @@ fn cell(
     keys.first().map(|key| (*key, shown)).ok_or_else(|| "it has no cell".to_owned())
 }
 
-/// The intent that a run would have had here.
+/// The intent that the run would have here.
 fn intent(
     project: &MatrixProject,
     redactor: &Redactor,
@@ -258,7 +257,7 @@ fn intent(
     Ok(Redacted::new(intent, &mut redactor.clone()))
 }
 
-/// Records one run as it was; `false` if it is known.
+/// Records one run unchanged; `false` if it is recorded already.
 fn import_run(
     store: &mut Store,
     project: &MatrixProject,
@@ -293,7 +292,7 @@ fn import_run(
     }
     let took = std::time::Duration::from_millis(line.duration_ms);
     let ended = line.timestamp.checked_add(took).unwrap_or(line.timestamp);
-    // Of a run of chrome-ranger only the wall time is known.
+    // chrome-ranger records only the wall time.
     let wall = Metric {
         value: line.duration_ms as f64,
         unit: Some("ms".into()),

@@ -1,4 +1,4 @@
-//! `retake matrix explain`: is it the browser, the code, or the two together?
+//! `retake matrix explain`: finds out which axis causes a difference, or whether several do together.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub(super) struct Args {
     exports: Exports,
 }
 
-/// Of the resampling; the same numbers give the same answer.
+/// Fixed seed of the resampling: the same numbers give the same answer.
 const SEED: u64 = 1;
 
 pub(super) fn explain(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
@@ -65,7 +65,7 @@ pub(super) fn explained(table: &Table, comparisons: &[Comparison], margin: f64) 
     find_cause(table, comparisons, margin, Criteria::default().confidence, SEED)
 }
 
-/// Medians: the darker, the larger. How they compare is said by the comparisons alone.
+/// Medians: the darker, the larger. Only comparisons tell how they differ.
 fn heat_map(table: &Table, unit: Option<&str>) -> String {
     let medians: Vec<Option<f64>> =
         table.cells.iter().map(|cell| Some(summarise(&cell.values)?.median)).collect();

@@ -1,4 +1,4 @@
-//! `--export FORMAT FILE`: the answer of a command in files for other programs.
+//! `--export FORMAT FILE`: writes a command's result to files for other programs.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ impl Format {
     }
 }
 
-/// The files to write once there is an answer.
+/// The files to write once there is a result.
 #[derive(Debug)]
 pub(super) struct ExportFiles {
     files: Vec<(Format, PathBuf)>,
@@ -50,16 +50,16 @@ pub(super) struct ExportFiles {
 
 const STDOUT: &str = "-";
 
-/// An answer in every form it may be written in.
+/// A result in every form it may be written in.
 pub(super) struct Answer<'a, D> {
-    /// What `--json` prints.
+    /// The output of `--json`.
     pub(super) document: &'a D,
-    /// Everything that was measured.
+    /// All measured metrics.
     pub(super) metrics: &'a [MetricResults],
     pub(super) lines: Lines<'a>,
 }
 
-/// What the lines of a table are.
+/// The rows of a table.
 #[derive(Clone, Copy)]
 pub(super) enum Lines<'a> {
     /// The cells of the metrics.
@@ -68,13 +68,13 @@ pub(super) enum Lines<'a> {
     Commits(&'a CommitHistory),
     /// The points of a search.
     Points(&'a BisectAnswer),
-    /// Browsers, of which nothing was measured.
+    /// Browsers, which have no measurements.
     Versions(&'a [ListedVersion]),
 }
 
 impl Exports {
-    /// Checks what is asked for before anything is run: hours of measuring must not end in a typing
-    /// error. `json` says that stdout has another answer.
+    /// Checks the options before anything runs: hours of measuring must not end in a typing error.
+    /// `json` says that stdout is taken by another result.
     pub(super) fn files(&self, json: bool) -> Result<ExportFiles, Failure> {
         let mut files: Vec<(Format, PathBuf)> = Vec::new();
         for pair in self.export.chunks(2) {
@@ -102,7 +102,7 @@ impl Exports {
 }
 
 impl ExportFiles {
-    /// Says nothing of them, if so.
+    /// Leaves out the messages about written files.
     pub(super) fn quiet(self, quiet: bool) -> Self {
         Self { quiet, ..self }
     }
@@ -111,7 +111,7 @@ impl ExportFiles {
         self.files.is_empty()
     }
 
-    /// Refuses what only a measurement has.
+    /// Refuses formats that need a measurement.
     pub(super) fn without_measurement(&self) -> Result<(), Failure> {
         match self.files.iter().any(|(format, _)| *format == Format::Hyperfine) {
             true => Err(Failure::Usage(
@@ -122,12 +122,12 @@ impl ExportFiles {
         }
     }
 
-    /// Whether stdout is for one of them, and for nothing else.
+    /// Whether one of them goes to stdout, which then carries nothing else.
     pub(super) fn has_stdout(&self) -> bool {
         self.files.iter().any(|(_, path)| path == Path::new(STDOUT))
     }
 
-    /// Writes all of them, each as a whole or not at all.
+    /// Writes all files, each completely or not at all.
     pub(super) fn write<D: Serialize>(
         &self,
         answer: &Answer<'_, D>,
@@ -181,7 +181,7 @@ fn pretty(document: &impl Serialize) -> String {
     serde_json::to_string_pretty(document).expect("plain data") + "\n"
 }
 
-/// Replaces a file; through a link the file that it leads to. What is no file, such as a pipe, is
+/// Replaces a file; through a link, the file it points to. Anything but a regular file, such as a pipe, is
 /// written to.
 pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());

@@ -47,7 +47,7 @@ pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     let history = view.history(&commits, &args.metric, args.margin);
     if history.series.iter().all(|series| series.commits.iter().all(|row| row.summary.is_none())) {
         let known = commits.1.metrics();
-        // It may be another record than expected.
+        // Name the record, which may be another one than expected.
         let record = view.store.as_ref().map(|store| format!(" in {}", store.path().display()));
         return Err(match known.contains(&args.metric) {
             true => Failure::Refused(format!(
@@ -181,7 +181,7 @@ fn line(row: &CommitRow, series: &CommitSeries, unit: Option<&str>, largest: f64
     line
 }
 
-/// `1-3, 5`: what follows each other is one range.
+/// Ranges of consecutive numbers: `1-3, 5`.
 fn numbers(sessions: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &session in sessions {
@@ -197,7 +197,7 @@ fn numbers(sessions: &[usize]) -> String {
     ranges.iter().map(range).collect::<Vec<_>>().join(", ")
 }
 
-/// The medians as a line of eight heights. What differs by less than a tenth looks alike.
+/// The medians as a line of eight heights. Differences below a tenth are not visible.
 fn sparkline(commits: &[CommitRow]) -> String {
     let medians: Vec<Option<f64>> =
         commits.iter().map(|row| Some(row.summary.as_ref()?.median)).collect();
@@ -213,12 +213,12 @@ fn sparkline(commits: &[CommitRow]) -> String {
     medians.iter().map(height).collect()
 }
 
-/// Whether measuring its two sides in turn, and what lies between them, would say more.
+/// Whether measuring both sides, and the commits between them, in turn would tell more.
 fn asks_for_more(change: &Change) -> bool {
     !change.is_sure() || change.between > 0
 }
 
-/// The command that measures both sides of a change in turn, and what lies between them.
+/// The command that measures both sides of a change, and the commits between them, in turn.
 fn search(history: &CommitHistory, series: &CommitSeries, change: &Change) -> String {
     let (before, after) = (short_sha(&change.before), short_sha(&change.commit));
     let (good, bad) = match change.verdict {

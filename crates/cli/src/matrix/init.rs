@@ -1,4 +1,4 @@
-//! `retake matrix init`: a configuration to begin with.
+//! `retake matrix init`: writes a first configuration.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};

@@ -1,5 +1,5 @@
-//! What `retake matrix run` and `retake matrix try` have in common: the options of a measurement, its
-//! workers, and what is shown in the end.
+//! What `retake matrix run` and `retake matrix try` share: the options of a measurement, its workers, and
+//! the results.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -26,13 +26,13 @@ use super::shard::ShardPart;
 use super::{compare, remote, table, words};
 use crate::{Exit, Failure, ci_files, context, term};
 
-/// How to measure, and what to make of it.
+/// Options of a measurement and of its comparisons.
 #[derive(clap::Args)]
 pub(super) struct Measuring {
     /// Keep running until every comparison is decided at this margin, such as 2%
     #[arg(long, value_name = "PERCENT", value_parser = margin)]
     pub(super) until_sure: Option<f64>,
-    /// With --until-sure: start no run after this time, such as 10m, and end runs that take longer;
+    /// With --until-sure: start no run after this time, such as 10m, and terminate longer runs;
     /// `none` continues until every comparison is conclusive [default: 1h]
     #[arg(long, value_name = "TIME", requires = "until_sure")]
     budget: Option<Budget>,
@@ -45,10 +45,10 @@ pub(super) struct Measuring {
     /// Pin every worker to its own CPU
     #[arg(long)]
     pub(super) pin: bool,
-    /// Seed of the random order, to repeat it
+    /// Seed of the random order, to repeat that order
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Keep secrets in what is recorded
+    /// Record secrets instead of replacing them
     #[arg(long)]
     pub(super) no_redact: bool,
     /// Append the results as Markdown to a file, such as "$GITHUB_STEP_SUMMARY"
@@ -61,13 +61,13 @@ pub(super) struct Measuring {
     exports: Exports,
 }
 
-/// How long sampling may go on.
+/// Time limit of --until-sure.
 #[derive(Clone, Copy)]
 struct Budget(Option<Duration>);
 
 impl Default for Budget {
-    /// A difference within the margin can take thousands of runs to be sure of, and one of exactly
-    /// the margin all the time there is.
+    /// A difference within the margin can take thousands of runs to confirm, and one of exactly the margin
+    /// never ends.
     fn default() -> Self {
         Self(Some(Duration::from_secs(3600)))
     }
@@ -92,8 +92,7 @@ impl Measuring {
         self.budget.unwrap_or_default().0
     }
 
-    /// The options of a run in which the number of iterations is as `fixed` says, unless it is to go
-    /// on until it is sure.
+    /// The options of a run. `fixed` sets the number of iterations unless --until-sure was given.
     pub(super) fn options(
         &self,
         project: &MatrixProject,
@@ -115,30 +114,30 @@ impl Measuring {
     }
 }
 
-/// What is compared in the place of what the processor counts.
+/// The metric that replaces unavailable counters of the processor.
 const CPU: &str = "cpu";
 
-/// Cells under way on other machines while their results decide how many there will be.
+/// How many cells may be in progress on other machines while their results decide the number of iterations.
 pub(super) const UNDECIDED: usize = 32;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
     loop_id: LoopId,
     seed: u64,
     order: &'a str,
-    /// Iterations that were to be run; unknown with --until-sure.
+    /// Planned iterations; unknown with --until-sure.
     total: Option<usize>,
     ok: usize,
     failed: usize,
-    /// Cells that were given up because their warmup failed.
+    /// Cells that were skipped because their warmup failed.
     skipped: Vec<String>,
     unavailable: &'a [String],
     /// What disturbed the measurement.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     disturbances: &'a [SeenDisturbance],
-    /// What the start of a shell takes, which is subtracted from times.
+    /// Duration of a shell's start, which is subtracted from times.
     #[serde(skip_serializing_if = "Option::is_none")]
     shell_start_ms: Option<f64>,
     cells: &'a [CellRow],
@@ -146,7 +145,7 @@ struct Document<'a> {
     comparisons: &'a [Comparison],
 }
 
-/// Where a matrix comes from: what can be done about its results later depends on it.
+/// The source of the matrix, which decides how to continue later.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     File,
@@ -162,7 +161,7 @@ impl Origin {
     }
 }
 
-/// A measurement that is ready to be made.
+/// A measurement that is ready to start.
 pub(super) struct Measurement<'a> {
     pub(super) measuring: &'a Measuring,
     pub(super) origin: Origin,
@@ -171,7 +170,7 @@ pub(super) struct Measurement<'a> {
     pub(super) options: MatrixRunOptions,
     pub(super) screen: EventScreen,
     pub(super) json: bool,
-    /// The part of the matrix that this is, if it is one.
+    /// The shard of the matrix that is run, if it is not all of it.
     pub(super) part: Option<&'a ShardPart>,
 }
 
@@ -218,7 +217,7 @@ impl Measurement<'_> {
         }
     }
 
-    /// How to continue after a signal; what `--append` adds counts from what is recorded.
+    /// How to continue after a signal. --append counts from the recorded iterations, so repeating it adds too many.
     fn continuation(&self) -> String {
         let append = matches!(self.options.iterations, Iterations::Fixed(ScheduleMode::Append(_)));
         match self.origin {
@@ -230,7 +229,7 @@ impl Measurement<'_> {
         }
     }
 
-    /// Compares CPU time where a count of the processor is asked for and cannot be read.
+    /// Compares CPU time instead of a counter of the processor that cannot be read.
     fn fall_back(&self, options: &mut MatrixRunOptions, workers: &mut [Worker]) {
         if metrics::COUNTED.contains(&options.metric.as_str())
             && let Some(Err(error)) = workers.first_mut().map(Worker::counters)
@@ -290,7 +289,7 @@ impl Measurement<'_> {
         self.exit(result, missing, &shown)
     }
 
-    /// Adds the numbers to the summary of a job.
+    /// Adds the results to the summary of a CI job.
     fn summarize(&self, result: &MatrixRunResult) -> Result<(), Failure> {
         let Some(file) = &self.measuring.summary else { return Ok(()) };
         let part = self.part.map_or_else(String::new, |part| format!(", shard {}", part.shard));
@@ -371,7 +370,7 @@ impl Measurement<'_> {
         Ok(compare::fail(tripped, shown))
     }
 
-    /// The numbers, and what is not decided.
+    /// Prints the table, and the comparisons that are not decided.
     fn show_table(&self, result: &MatrixRunResult, shown: &RedactedOutput) -> Result<(), Failure> {
         for disturbance in &result.disturbances {
             term::say(&words::seen_disturbance(disturbance));
@@ -387,13 +386,13 @@ impl Measurement<'_> {
             term::say(words::MIXED_SESSIONS);
         }
         let width = term::width();
-        // Before the columns are aligned.
+        // Redacted before the columns are aligned.
         let named = |row: &CellRow| CellRow { name: shown.text(&row.name), ..row.clone() };
         let rows: Vec<CellRow> = result.rows.iter().map(named).collect();
         let table = table::render(&result.results.metric, unit, &rows, width);
         shown.lines(&table)?;
         let open = result.comparisons.iter().filter(|one| one.verdict == Verdict::NotSure);
-        // Without a question nobody waits for an answer.
+        // Undecided comparisons matter only if a decision was asked for.
         let asked = self.measuring.until_sure.is_some() || !self.measuring.fail_if.is_empty();
         for comparison in open.clone().filter(|_| asked) {
             shown.lines(&format!("{}\n", term::visible(&comparison.sentence())))?;
@@ -403,7 +402,7 @@ impl Measurement<'_> {
     }
 }
 
-/// The CPUs that we may use, one for each worker.
+/// One CPU for each worker, of those that this process may use.
 fn cpus(workers: usize) -> Result<Vec<usize>, Failure> {
     let cpus = allowed_cpus()
         .map_err(|error| Failure::Refused(format!("--pin: {}", term::plain(&error))))?;
@@ -417,7 +416,7 @@ fn cpus(workers: usize) -> Result<Vec<usize>, Failure> {
     Ok(cpus)
 }
 
-/// Ties a keeper to a CPU; everything it starts inherits that.
+/// Pins a keeper to a CPU; all processes it starts inherit that.
 fn pin(worker: &Worker, cpu: usize) -> Result<(), Failure> {
     pin_process(worker.keeper_pid(), cpu)
         .map_err(|error| Failure::Refused(format!("--pin: CPU {cpu}: {}", term::plain(&error))))

@@ -1,4 +1,4 @@
-//! `retake matrix`: a command over versions, refs and iterations, and what the numbers say.
+//! `retake matrix`: a command over versions, refs and iterations, and comparisons of the results.
 
 mod bisect;
 mod browsers;
@@ -48,7 +48,7 @@ enum Command {
     Bisect(Box<bisect::Args>),
     Report(report::Args),
     ListChrome(browsers::List),
-    /// Remove the browsers that were downloaded: `cache clean`
+    /// Remove all downloaded browsers: `cache clean`
     #[command(subcommand)]
     Cache(browsers::Cache),
     Clean(clean::Args),
@@ -73,7 +73,7 @@ pub(super) fn matrix(args: Args, store: Option<&Path>) -> Result<Exit, Failure> 
         Command::Export(args) => exchange::export(&args, store),
         Command::Import(args) => exchange::import(&args, store),
     };
-    // What was cut short by a signal has failed because of it.
+    // A command that a signal interrupted failed because of it.
     match (answered, signals::received()) {
         (Err(_), Some(signal)) => Ok(Exit::Signal(signal)),
         (answered, _) => answered,

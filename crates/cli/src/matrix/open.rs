@@ -1,5 +1,5 @@
-//! What most commands of a matrix begin with: the configuration, the cells that are meant, and
-//! what the record knows of them.
+//! What most matrix commands start from: the configuration, the selected cells, and their recorded
+//! results.
 
 use std::path::{Path, PathBuf};
 
@@ -23,10 +23,10 @@ use retake_types::{SandboxRequest, SeenDisturbance};
 
 use crate::{Failure, context, init, term, words};
 
-/// Which configuration, and how to answer.
+/// The configuration, and the form of the result.
 #[derive(clap::Args)]
 pub(super) struct Common {
-    /// The configuration [default: matrix.yml or chrome-ranger.yaml here]
+    /// The configuration [default: matrix.yml or chrome-ranger.yaml in the current directory]
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
     /// Print the result as JSON
@@ -34,7 +34,7 @@ pub(super) struct Common {
     pub(super) json: bool,
 }
 
-/// Which cells.
+/// Selects cells.
 #[derive(clap::Args)]
 pub(super) struct Filters {
     /// Only these browsers, as the configuration names them
@@ -60,7 +60,7 @@ impl Filters {
     }
 }
 
-/// What `--axis NAME=VALUE` says.
+/// The values of `--axis NAME=VALUE`.
 pub(super) fn assignments(texts: &[String]) -> Result<Vec<(String, String)>, Failure> {
     let one = |text: &String| match text.split_once('=') {
         Some((name, value)) => Ok((name.trim().to_owned(), value.trim().to_owned())),
@@ -69,7 +69,7 @@ pub(super) fn assignments(texts: &[String]) -> Result<Vec<(String, String)>, Fai
     texts.iter().map(one).collect()
 }
 
-/// What a command does where there is no project.
+/// What to do without a project.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfMissing {
     Create,
@@ -84,7 +84,7 @@ pub(super) fn here() -> Result<PathBuf, Failure> {
     })
 }
 
-/// A configuration that is not usable is a usage error.
+/// An invalid configuration is a usage error.
 pub(super) fn load(file: Option<&Path>) -> Result<MatrixConfig, ConfigError> {
     let here = std::env::current_dir()
         .map_err(|error| ConfigError::Unreadable { path: PathBuf::from("."), error })?;
@@ -113,8 +113,8 @@ pub(super) fn project(
     project_of(matrix, store, None)
 }
 
-/// The project of a matrix that was read, or made of a command line. `scratch` is where it keeps what
-/// it needs while it runs, if that is not the project's `.agent/`.
+/// The project of a matrix from a file or a command line. `scratch` is its temporary directory, if that
+/// is not the project's `.agent/`.
 pub(super) fn project_of(
     matrix: MatrixConfig,
     store: Option<&Path>,
@@ -144,7 +144,7 @@ pub(super) fn project_of(
     Ok((project, config))
 }
 
-/// What is wrong with a configuration file, and what to do about one that is missing.
+/// What is wrong with a configuration file, and how to create a missing one.
 pub(super) fn config_failure(error: &ConfigError) -> Failure {
     match error {
         ConfigError::Missing => Failure::Usage(format!("{error}; `retake matrix init` writes one")),
@@ -152,8 +152,8 @@ pub(super) fn config_failure(error: &ConfigError) -> Failure {
     }
 }
 
-/// Makes `.agent/` at the top of the repository, or here where there is none, unless we are in a
-/// project already.
+/// Creates `.agent/` at the top of the repository, or in the current directory without one, unless a
+/// project already exists.
 pub(super) fn make_project() -> Result<Vec<PathBuf>, Failure> {
     let here = here()?;
     if Project::find(&here, None)?.root.is_some() {
@@ -163,7 +163,7 @@ pub(super) fn make_project() -> Result<Vec<PathBuf>, Failure> {
     init::make(top)
 }
 
-/// The cells that the filters leave.
+/// The cells that match the filters.
 pub(super) fn cells(
     project: &MatrixProject,
     filters: &[(String, String)],
@@ -171,16 +171,16 @@ pub(super) fn cells(
     project.cells(filters).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// The workers, before anything is locked or opened.
+/// Started before anything is locked or opened.
 pub(super) fn workers(project: &MatrixProject, count: usize) -> Result<Vec<Worker>, Failure> {
     Worker::start(count, KeeperSession::Own, &project.context)
         .map_err(|error| Failure::Refused(words::no_process(&error)))
 }
 
-/// A matrix with everything that is known of it.
+/// A matrix and its recorded results.
 pub(super) struct View {
     pub(super) project: MatrixProject,
-    /// The cells that the filters leave and whose refs exist.
+    /// The cells that match the filters and whose refs exist.
     pub(super) matrix: Matrix,
     pub(super) resources: Resources,
     pub(super) keys: Vec<CellKey>,
@@ -199,7 +199,7 @@ impl View {
         Ok(Self::open_and(common, filters, store, |_, _| ())?.0)
     }
 
-    /// The same, with something that needs a worker asked of git meanwhile.
+    /// The same, and a query to git that needs a worker.
     pub(super) fn open_and<T>(
         common: &Common,
         filters: &Filters,
@@ -237,8 +237,7 @@ impl View {
         Ok((view, asked))
     }
 
-    /// The cells of all commits of a branch, whether the configuration names them or not, and what
-    /// the record knows of them.
+    /// The cells of all commits of a branch, configured or not, and their recorded results.
     pub(super) fn commits(
         &self,
         chain: &CommitChain,
@@ -253,12 +252,12 @@ impl View {
         Ok((lines, recorded))
     }
 
-    /// The numbers of a metric, if there are some.
+    /// The values of a metric, if any.
     pub(super) fn samples_if_any(&self, metric: &str) -> Samples<'_> {
         Samples::of(&self.matrix, &self.keys, &self.recorded, &self.project.config, metric)
     }
 
-    /// The numbers of a metric; one that no run has is a mistake.
+    /// The values of a metric; a metric without any is an error.
     pub(super) fn samples(&self, metric: &str) -> Result<Samples<'_>, Failure> {
         let samples = self.samples_if_any(metric);
         let known = self.recorded.metrics();
@@ -271,7 +270,7 @@ impl View {
         Ok(samples)
     }
 
-    /// Everything that was measured, each cell with its change against the first of its axis.
+    /// All cells of a metric, each with its change against the first value of its axis.
     pub(super) fn results(&self, samples: &Samples<'_>, margin: f64) -> MetricResults {
         let pairs = baselines(&self.matrix);
         let comparisons = samples.compare(&pairs, margin, &self.resources);
@@ -289,7 +288,7 @@ impl View {
         lines.history(recorded, metric, defaults, margin)
     }
 
-    /// What the last run planned; a search plans neither order nor seed.
+    /// The plan of the last run; a bisection plans neither order nor seed.
     pub(super) fn last_run(&self) -> Option<&MatrixLoopPlan> {
         let mut plans = self.loops.iter().map(|(_, plan)| plan);
         plans.find(|plan| plan.purpose.is_run())
@@ -308,13 +307,13 @@ impl View {
         Ok(disturbances.flatten().collect())
     }
 
-    /// A cell in a word or a few.
+    /// The short name of a cell.
     pub(super) fn name(&self, cell: usize) -> String {
         self.matrix.short_name(cell)
     }
 }
 
-/// `5%`, for clap, of something that must be more than nothing.
+/// For clap: a percentage above 0, such as `5%`.
 pub(super) fn margin(text: &str) -> Result<f64, String> {
     match percent(text)? {
         0.0 => Err("no number of runs decides 0%: equal programs never measure exactly equal; \
@@ -324,7 +323,7 @@ pub(super) fn margin(text: &str) -> Result<f64, String> {
     }
 }
 
-/// `5%`, for clap.
+/// For clap: a percentage, such as `5%`.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     parse_percent(text).ok_or_else(|| "write a percentage, such as 5%".to_owned())
 }

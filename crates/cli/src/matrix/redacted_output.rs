@@ -1,5 +1,4 @@
-//! What a matrix prints about its cells: the values of axes come from the configuration, where a secret
-//! may stand.
+//! Prints results of a matrix without secrets, which the values of configured axes may contain.
 
 use retake_matrix::driver::MatrixProject;
 use retake_store::redact::Redactor;
@@ -8,7 +7,7 @@ use serde::Serialize;
 
 use crate::{Failure, term};
 
-/// Prints what has no secrets of a matrix any more.
+/// Removes a project's secrets from everything it prints.
 #[derive(Clone)]
 pub(super) struct RedactedOutput {
     redactor: Redactor,
@@ -19,17 +18,17 @@ impl RedactedOutput {
         Self { redactor: project.redactor() }
     }
 
-    /// Of what has none to begin with.
+    /// For output that cannot contain secrets.
     pub(super) fn plain() -> Self {
         Self { redactor: Redactor::off() }
     }
 
-    /// One JSON document.
+    /// Prints one JSON document.
     pub(super) fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
         let clean =
             Redacted::json(value, &mut self.redactor.clone()).map_err(std::io::Error::other)?;
         let unchanged = serde_json::to_value(value).is_ok_and(|value| *clean == value);
-        // Its own members come in the order that the documentation gives.
+        // Redacted JSON loses the documented order of the members.
         if unchanged {
             term::document(value)?
         } else {
@@ -38,13 +37,13 @@ impl RedactedOutput {
         Ok(())
     }
 
-    /// Lines of text.
+    /// Prints lines of text.
     pub(super) fn lines(&self, text: &str) -> Result<(), Failure> {
         term::data(term::visible_lines(&self.text(text)).as_bytes())?;
         Ok(())
     }
 
-    /// A sentence on stderr.
+    /// Prints a message on stderr.
     pub(super) fn say(&self, text: &str) {
         term::say(&self.text(text));
     }

@@ -1,4 +1,4 @@
-//! Where the cells of `retake matrix run --on` run.
+//! `retake matrix run --on`: runs cells on other machines.
 
 use retake_matrix::driver::{MatrixProject, MatrixRunError};
 use retake_runner::config::Config;
@@ -15,7 +15,7 @@ pub(super) use retake_slurm::SlurmExecutor as Executor;
 #[cfg(not(feature = "slurm"))]
 pub(super) use retake_runner::loop_driver::remote::NoRemoteExecutor as Executor;
 
-/// `on` is what `--on` says. Code and browsers are then kept where every machine sees them.
+/// `on` is the value of `--on`. Code and browsers are kept in the shared directory.
 #[cfg(feature = "slurm")]
 pub(super) fn open(
     on: &str,
@@ -43,7 +43,7 @@ pub(super) fn open(
     Err(Failure::Usage(format!("--on {on}: this retake was built without slurm")))
 }
 
-/// Records runs as lost whose results cannot be looked for.
+/// Records runs whose results cannot be reached as lost.
 #[cfg(feature = "slurm")]
 pub(super) fn give_up(project: &MatrixProject) -> Result<(), Failure> {
     use retake_slurm::abandoned_batches::{RecordAsLost, record_missing};
@@ -62,7 +62,7 @@ pub(super) fn give_up(_project: &MatrixProject) -> Result<(), Failure> {
     Err(Failure::Usage("--give-up: this retake was built without slurm".to_owned()))
 }
 
-/// Why a run ended early, in the words of the command line.
+/// Why a run ended early, with the options that help.
 pub(super) fn failure(error: MatrixRunError<<Executor as RemoteExecutor>::Error>) -> Failure {
     match error {
         MatrixRunError::Matrix(error) => error.into(),

@@ -1,4 +1,4 @@
-//! `retake matrix report`: everything on one page that needs nothing else.
+//! `retake matrix report`: all results in one self-contained HTML page.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ struct Document<'a> {
 pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let to_stdout = args.output == Path::new("-");
     let files = args.exports.files(args.common.json || to_stdout)?;
-    // Without a branch to follow there is no history, which the rest does not need.
+    // The history needs a branch; the rest of the report does not.
     let (view, chain) = View::open_and(&args.common, &args.filters, store, |worker, project| {
         CommitChain::read(worker, project, "HEAD").ok()
     })?;
@@ -58,7 +58,7 @@ pub(super) fn report(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         ([], configured) => configured.to_vec(),
         (given, _) => given.to_vec(),
     };
-    // What is asked for here must be there; what the configuration names may have to wait.
+    // A metric that was asked for must exist; a configured one may not be measured yet.
     for metric in &args.metric {
         view.samples(metric)?;
     }

@@ -1,4 +1,4 @@
-//! `retake matrix run`: runs what is still pending, on the record.
+//! `retake matrix run`: runs the pending cells, and records them.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ pub(super) struct Args {
     /// can be compared [default: again with --fail-if, stored otherwise; --until-sure always does]
     #[arg(long, value_name = "WHICH", value_enum, conflicts_with = "until_sure")]
     baseline: Option<Baseline>,
-    /// How many runs at once; with more than one they disturb each other's measurements
+    /// How many runs in parallel; with more than one they disturb each other's measurements
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     workers: Option<u16>,
     /// Run on other machines: slurm, or slurm:PARTITION; see the configuration under slurm
@@ -59,9 +59,9 @@ pub(super) struct Args {
 /// What new runs are compared with.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Baseline {
-    /// Run again, in turn with what is new
+    /// Run again, in turn with the new runs
     Again,
-    /// What is stored
+    /// The stored runs
     Stored,
 }
 

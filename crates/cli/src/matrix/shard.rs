@@ -1,5 +1,5 @@
-//! `retake matrix run --shard K/N`: one part of a matrix, and the bundle that carries its results to the
-//! record that brings all parts together.
+//! `retake matrix run --shard K/N`: runs one shard of a matrix, and writes the bundle with its results for
+//! the record that combines all shards.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use retake_types::{Kind, RunId};
 use super::redacted_output::RedactedOutput;
 use crate::{Exit, Failure, bundle_file, term};
 
-/// One part of several, each on a machine of its own.
+/// One of several shards, each run on its own machine.
 #[derive(clap::Args)]
 pub(super) struct Sharding {
     /// Run only shard K of N. The shards depend on the configuration, the filters and --durations
@@ -23,7 +23,7 @@ pub(super) struct Sharding {
     /// Write the results of the shard to a file for `retake runs import`
     #[arg(long, value_name = "FILE", requires = "shard")]
     bundle: Option<PathBuf>,
-    /// How long cells take, as `retake matrix export` wrote it; the same file for every shard
+    /// Durations of cells, as written by `retake matrix export`; the same file for every shard
     #[arg(long, value_name = "FILE", requires = "shard")]
     durations: Option<PathBuf>,
     /// The axes whose values are compared and stay in one shard, instead of refs, browsers and commands
@@ -31,7 +31,7 @@ pub(super) struct Sharding {
     together: Vec<String>,
 }
 
-/// The part that is run.
+/// The shard that is run.
 pub(super) struct ShardPart {
     pub(super) shard: Shard,
     plan: ShardPlan,
@@ -39,7 +39,7 @@ pub(super) struct ShardPart {
 }
 
 impl Sharding {
-    /// Leaves the cells of the part.
+    /// Removes the cells of all other shards.
     pub(super) fn part(
         &self,
         matrix: &mut Matrix,
@@ -61,7 +61,7 @@ impl Sharding {
     }
 }
 
-/// Gives durations to the cells whose names have a secret, which are without it in the file.
+/// Restores the names of cells that contain a secret, which the file has without it.
 fn own_names(mut durations: Durations, matrix: &Matrix, shown: &RedactedOutput) -> Durations {
     for name in matrix.cells.iter().map(|cell| matrix.name(cell)) {
         if let Some(known) = durations.cells_ms.get(&shown.text(&name)).copied() {
@@ -88,7 +88,7 @@ impl ShardPart {
         BundleHeader::new(Kind::Matrix, self.plan.hash.clone(), shard, machine::host())
     }
 
-    /// A part without cells: there are more parts than can be run apart from each other.
+    /// A shard without cells: there are more shards than groups of cells.
     pub(super) fn nothing_to_run(&self, project: &MatrixProject) -> Result<Exit, Failure> {
         let parts: BTreeSet<usize> = self.plan.cells.iter().map(|(_, part)| *part).collect();
         term::say(&format!(
@@ -104,8 +104,7 @@ impl ShardPart {
         Ok(Exit::OK)
     }
 
-    /// Writes the results of this part, those of earlier runs of it among them, if a bundle was asked
-    /// for.
+    /// Writes the results of this shard, including those of its earlier runs, if a bundle was asked for.
     pub(super) fn write_bundle(
         &self,
         store: &Store,

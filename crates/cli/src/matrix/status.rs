@@ -1,4 +1,4 @@
-//! `retake matrix status`: how far every cell is.
+//! `retake matrix status`: the progress of every cell.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{Read, Seek, SeekFrom};
@@ -89,7 +89,7 @@ pub(super) fn status(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     Ok(Exit::OK)
 }
 
-/// How much of the last failure of a cell is shown.
+/// How many lines of a cell's last failure are shown.
 const LINES: usize = 10;
 const BYTES: u64 = 4096;
 
@@ -102,7 +102,7 @@ fn failures(view: &View, cells: &[StatusCell], shown: &RedactedOutput) -> Result
         }
     }
     for (place, cell) in cells.iter().enumerate().filter(|(_, cell)| cell.failed > 0) {
-        // What was tried again and went well has not failed.
+        // A failed iteration that succeeded later does not count as failed.
         let succeeded: HashSet<u64> =
             cell.runs.iter().filter(|run| run.ok).map(|run| run.iteration).collect();
         let failed = cell.runs.iter().filter(|run| !succeeded.contains(&run.iteration));
@@ -125,7 +125,7 @@ fn failures(view: &View, cells: &[StatusCell], shown: &RedactedOutput) -> Result
     shown.lines(&text)
 }
 
-/// What failed in the last run besides iterations.
+/// Failures of the last run besides iterations.
 fn phase_failures(view: &View) -> Result<Vec<PhaseRow>, Failure> {
     let last = view.loops.iter().find(|(_, plan)| plan.purpose.is_run());
     let (Some(store), Some((last, _))) = (&view.store, last) else { return Ok(Vec::new()) };
@@ -136,7 +136,7 @@ fn phase_failures(view: &View) -> Result<Vec<PhaseRow>, Failure> {
     let row = |PhaseFailure { role, id, exit_code }: PhaseFailure| {
         let (phase, name) = match &role {
             CellRole::Setup(name) => ("setup", name.clone()),
-            // A cell that the filters leave out, or of another configuration by now, is not asked for.
+            // Skip cells that the filters leave out, or that belong to another configuration.
             CellRole::Warmup(key) => ("warmup", name(key)?),
             CellRole::Hook(hook, key) => (hook.as_str(), name(key)?),
             CellRole::Iteration(_) => return None,
@@ -146,7 +146,7 @@ fn phase_failures(view: &View) -> Result<Vec<PhaseRow>, Failure> {
     Ok(PhaseFailure::of_loop(store, last.id)?.into_iter().filter_map(row).collect())
 }
 
-/// The end of what a run said on stderr, or on stdout where it said nothing there.
+/// The last lines of a run's stderr, or of its stdout if stderr is empty.
 fn last_lines(view: &View, id: &str) -> Result<Vec<String>, Failure> {
     let (Some(store), Ok(id)) = (&view.store, id.parse::<RunId>()) else { return Ok(Vec::new()) };
     for stream in [Stream::Stderr, Stream::Stdout] {
@@ -167,7 +167,7 @@ fn last_lines(view: &View, id: &str) -> Result<Vec<String>, Failure> {
     Ok(Vec::new())
 }
 
-/// The command that runs what failed in a cell once more.
+/// The command that runs the failed iterations of a cell again.
 fn retry(view: &View, cell: &StatusCell) -> String {
     let mut words = vec!["retake matrix run".to_owned()];
     for axis in &view.matrix.axes {
@@ -181,7 +181,7 @@ fn retry(view: &View, cell: &StatusCell) -> String {
     words.join(" ")
 }
 
-/// For a shell, where it needs to be.
+/// Quoted for a shell, if necessary.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@,+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,21 +1,21 @@
-//! The table that a run ends with: one line per cell.
+//! The table at the end of a run: one line per cell.
 
 use retake_matrix::driver::CellRow;
 use retake_matrix::stats::{Comparison, value_text};
 
 use crate::term::{Cell, Column, Palette, Table, cut};
 
-/// More lines than this are for the report.
+/// Maximum number of lines; the report shows all.
 const MOST: usize = 60;
-/// The longest bar; a last column of this width is never cut.
+/// Width of the longest bar; a last column of this width is never cut.
 const BAR: usize = 16;
-/// A longer name does not fit above its column.
+/// A longer name of the baseline does not fit above its column.
 const BASELINE: usize = 24;
-/// On a terminal a name takes no larger part of a line than this.
+/// On a terminal a name takes at most this fraction of a line: one third.
 const NAME_PART: usize = 3;
 
-/// The cells with their numbers, in lines of at most this width where there is one; each change is
-/// against the baseline of the same row of axes.
+/// The cells with their values, wrapped to `width` if it is given; each change is
+/// against the baseline with the same other axes.
 pub(super) fn render(
     metric: &str,
     unit: Option<&str>,
@@ -55,7 +55,7 @@ fn line(
     largest: f64,
     (changes, width): (bool, Option<usize>),
 ) -> Vec<Cell> {
-    // The only cell of a matrix without axes has nothing to be named by.
+    // The only cell of a matrix without axes has no name.
     let name = if row.name.is_empty() { "the command" } else { &row.name };
     let name = cut(name, width.map_or(usize::MAX, |width| width / NAME_PART));
     let mut line = vec![Cell::from(name)];
@@ -78,26 +78,26 @@ fn line(
     line
 }
 
-/// A bar for a part of one.
+/// A bar for a fraction of 1.
 pub(super) fn bar(part: Option<f64>, longest: usize) -> String {
     "█".repeat((part.unwrap_or(0.0).max(0.0) * longest as f64).round() as usize)
 }
 
-/// What all are compared with: by its name, where all have the same one and it is short.
+/// The name of the common baseline, if all cells have the same one and it is short.
 fn baseline(rows: &[CellRow]) -> &str {
     let mut names = rows.iter().filter_map(|row| Some(row.change.as_ref()?.a.as_str()));
     let first = names.next().filter(|name| name.chars().count() <= BASELINE);
     first.filter(|first| names.all(|name| name == *first)).unwrap_or("the first")
 }
 
-/// The size of a change and its verdict; of one that is not decided how many more runs would do.
+/// The size of a change and its verdict; if it is not decided, how many more runs would decide it.
 fn change(change: &Comparison) -> String {
     let size = change.change_text().map_or_else(String::new, |size| format!("{size}  "));
     let more = change.more_runs_text().map_or_else(String::new, |more| format!(", {more}"));
     format!("{size}{}{more}", change.verdict_word())
 }
 
-/// Two values, with one unit for both where it is the same one.
+/// Two values; the unit is written once if it is the same.
 pub(super) fn span([low, high]: [f64; 2], sign: &str, unit: Option<&str>) -> String {
     let (low, high) = (value_text(low, unit), value_text(high, unit));
     let shared = high.split_once(' ').map(|(_, unit)| format!(" {unit}"));

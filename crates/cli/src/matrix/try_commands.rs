@@ -1,5 +1,5 @@
-//! `retake matrix try`: commands compared in one line, without a file and without a project. What it
-//! needs while it runs is in a directory for temporary files; what stays is in the record.
+//! `retake matrix try`: compares commands from one command line, without a file and without a project.
+//! Temporary files are in the system's temporary directory; results are in the record.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,17 +28,17 @@ use crate::{Exit, Failure, term};
 /// Every run is recorded; earlier runs do not count.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// What to run; {NAME} stands for the value of an axis
+    /// The commands; {NAME} stands for the value of an axis
     #[arg(required = true, value_name = "COMMAND")]
     commands: Vec<String>,
     /// Values for {NAME}; the command also sees AXIS_NAME
     #[arg(long, value_name = "NAME=VALUE,…")]
     axis: Vec<String>,
-    /// How often each command is run
+    /// How many times to run each command
     #[arg(short, long, visible_alias = "iterations", value_name = "N", default_value_t = RUNS,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000), conflicts_with = "until_sure")]
     runs: u64,
-    /// Runs before the first measured one
+    /// Runs of each command before the first measured one
     #[arg(short, long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     warmup: u64,
@@ -51,20 +51,20 @@ pub(super) struct Args {
     /// Run after each iteration, not measured
     #[arg(short = 'C', long, value_name = "COMMAND")]
     conclude: Option<String>,
-    /// Run after the last iteration of each command and its values
+    /// Run after the last iteration of each command and axis value
     #[arg(short, long, value_name = "COMMAND")]
     cleanup: Option<String>,
     /// A name for a command, in the order of the commands
     #[arg(short, long, value_name = "NAME")]
     name: Vec<String>,
-    /// What to compare: wall, cpu, rss, what the command reports, or with a regular expression a
-    /// number in its output: 'rate=rate: ([0-9.]+)'
+    /// What to compare: wall, cpu, rss, a metric that the command reports, or NAME=PATTERN: the number that
+    /// a regular expression finds in its output: 'rate=rate: ([0-9.]+)'
     #[arg(long, value_name = "NAME[=PATTERN]", default_value = "wall")]
     metric: String,
-    /// More of the metric is better
+    /// Higher values of the metric are better
     #[arg(long)]
     higher: bool,
-    /// auto avoids the shell where a command is plain words; none refuses what needs one; default
+    /// auto avoids the shell if a command is plain words; none refuses commands that need one; default
     /// always uses sh -c
     #[arg(short = 'S', long, value_enum, value_name = "WHICH", default_value = "auto")]
     shell: Shell,
@@ -75,7 +75,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "CODES", num_args = 0..=1, require_equals = true,
         default_missing_value = "all", value_parser = ignore_failure)]
     ignore_failure: Option<IgnoreFailure>,
-    /// End a run that takes longer, such as 30s; it counts as failed
+    /// Terminate a run that takes longer, such as 30s; it counts as failed
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<Duration>,
     /// Print the result as JSON
@@ -106,7 +106,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A directory for the time of a measurement.
+/// A directory that exists as long as the measurement.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -122,7 +122,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is in the directory for temporary files.
+        // Best effort: only a temporary directory would be left.
         drop(scratch_dir::remove(&self.0));
     }
 }
@@ -154,9 +154,9 @@ pub(super) fn try_commands(args: &Args, store: Option<&Path>) -> Result<Exit, Fa
 }
 
 impl Args {
-    /// What a file would say.
+    /// The configuration that a file would contain.
     fn config(&self, id: LoopId) -> Result<Config, Failure> {
-        // The command runs beside it; there is no such file.
+        // The command runs in this file's directory; the file itself does not exist.
         let file = open::here()?.join("retake matrix try");
         Ok(Config {
             shell: match self.shell {
@@ -184,7 +184,7 @@ impl Args {
         self.metric.split_once('=').map_or(self.metric.as_str(), |(name, _)| name)
     }
 
-    /// Only what has to be said of the metric.
+    /// The metric, if it needs a configuration.
     fn metrics(&self) -> Result<Vec<MetricConfig>, Failure> {
         let name = self.metric_name();
         let mut metric = match self.metric.split_once('=') {
@@ -229,7 +229,7 @@ impl Args {
         Ok(commands)
     }
 
-    /// Axes that change nothing.
+    /// Axes that no command uses.
     fn unused_axes(&self, config: &Config) -> Vec<String> {
         let hooks = [&self.setup, &self.prepare, &self.conclude, &self.cleanup];
         let texts: Vec<&String> = self.commands.iter().chain(hooks.into_iter().flatten()).collect();
@@ -241,7 +241,7 @@ impl Args {
     }
 }
 
-/// What `--axis NAME=VALUE,…` says; one axis may be given in parts.
+/// The values of `--axis NAME=VALUE,…`; an axis may be given several times.
 fn axes(texts: &[String]) -> Result<Vec<Axis>, Failure> {
     let mut axes: Vec<Axis> = Vec::new();
     for text in texts {

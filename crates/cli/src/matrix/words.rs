@@ -1,17 +1,16 @@
-//! What is to be known of a measurement: what disturbs it and what to do about it, and what is not part
-//! of it.
+//! Messages about a measurement: what disturbs it and what to do about it, and what it excludes.
 
 use retake_matrix::stats::value_text;
 use retake_types::{Disturbance, DisturbedNode, SeenDisturbance};
 
 use crate::term;
 
-/// Numbers beside each other that are not to be compared as they stand.
+/// Cells whose medians cannot be compared directly.
 pub(super) const MIXED_SESSIONS: &str = "the cells were measured in different sessions: medians \
      beside each other may differ by what the machine did in between; a change compares only runs of \
      common sessions";
 
-/// That the start of a shell is not part of the numbers.
+/// The start of a shell is not part of the values.
 pub(super) fn shell_start(ms: f64) -> String {
     format!(
         "the start of a shell, {}, is subtracted from wall, cpu, user and sys",
@@ -19,7 +18,7 @@ pub(super) fn shell_start(ms: f64) -> String {
     )
 }
 
-/// What disturbed a measurement, where if that is another machine, and what to do about it.
+/// What disturbed a measurement, on which machine if it is another one, and what to do about it.
 pub(super) fn seen_disturbance(seen: &SeenDisturbance) -> String {
     let what = what_disturbs(&seen.disturbance);
     match &seen.on {
@@ -32,7 +31,7 @@ pub(super) fn seen_disturbance(seen: &SeenDisturbance) -> String {
     }
 }
 
-/// What disturbs a measurement here, and what to do about it.
+/// What disturbs a measurement on this machine, and what to do about it.
 pub(super) fn disturbance(disturbance: &Disturbance) -> String {
     format!("{}; {}", what_disturbs(disturbance), remedy(disturbance))
 }
@@ -75,7 +74,7 @@ fn remedy(disturbance: &Disturbance) -> &'static str {
     }
 }
 
-/// The same where a scheduler chose the machine.
+/// The same for a machine that a scheduler chose.
 fn remedy_elsewhere(disturbance: &Disturbance) -> &'static str {
     match disturbance {
         Disturbance::OtherLoad { .. } | Disturbance::NoFreeCpu { .. } => {

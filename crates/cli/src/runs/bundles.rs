@@ -1,4 +1,4 @@
-//! `retake runs import BUNDLE…`: the parts of a loop that other machines ran, brought together.
+//! `retake runs import BUNDLE…`: combines the shards of a loop that ran on other machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::crash::bundle::checked_states;
 use crate::record::Record;
 use crate::{Exit, Failure, term};
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -24,7 +24,7 @@ struct Document {
     /// Runs that claim to belong to a loop of this record.
     refused: u64,
     bundles: Vec<BundleDocument>,
-    /// What keeps the parts from being one whole.
+    /// Why the shards do not make a complete loop.
     problems: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ struct BundleDocument {
     runs: u64,
 }
 
-/// Imports bundles. Each is read to its end before anything of any of them is taken in.
+/// Imports bundles. All of them are checked to their end before anything is imported.
 pub(super) fn import(
     files: &[PathBuf],
     max_size: u64,
@@ -116,7 +116,7 @@ fn open(file: &Path) -> Result<BufReader<File>, Failure> {
     Ok(BufReader::new(opened.map_err(failed)?))
 }
 
-/// Mismatches, gaps and overlaps.
+/// Mismatched plans, missing and duplicate shards.
 fn problems(bundles: &[(&Path, CheckedBundle)]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut plans: BTreeMap<(&str, u64), Vec<&(&Path, CheckedBundle)>> = BTreeMap::new();
@@ -156,7 +156,7 @@ fn problems(bundles: &[(&Path, CheckedBundle)]) -> Vec<String> {
     problems
 }
 
-/// Cells without all of their results, and cells of several parts.
+/// Cells without all of their results, and cells that several shards ran.
 fn cell_problems(bundles: &[&(&Path, CheckedBundle)], of: u64) -> Vec<String> {
     let mut problems = Vec::new();
     let mut parts: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();

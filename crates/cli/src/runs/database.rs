@@ -1,4 +1,4 @@
-//! `retake runs database`: what the team's PostgreSQL holds, and how long it keeps it.
+//! `retake runs database`: the content of the team's PostgreSQL database, and its retention.
 
 use std::fmt::Write;
 use std::str::FromStr;

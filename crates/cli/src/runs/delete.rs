@@ -1,4 +1,4 @@
-//! `retake runs delete`: erasing one run.
+//! `retake runs delete`: erases one run.
 
 use super::prune;
 use super::prune::Document;

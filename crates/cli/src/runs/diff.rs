@@ -1,4 +1,4 @@
-//! `retake runs diff`: two runs side by side, their output line by line.
+//! `retake runs diff`: compares two runs, and their output line by line.
 
 use std::fmt::Write;
 

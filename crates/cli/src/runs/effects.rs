@@ -1,4 +1,4 @@
-//! What a run did, for people.
+//! A run's effects, for people.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::term::{Palette, Shade, visible};
 /// How many files, and how many failed tests, are listed.
 const LISTED: usize = 20;
 
-/// Lines about the effects in an outcome; nothing for a run that was not looked at, or whose
-/// effects a later retake wrote in a way this one does not know.
+/// Lines about the effects in an outcome; empty for a run whose effects were not observed, or were
+/// recorded by a later version in an unknown format.
 pub(super) fn lines(effects: Option<&Effects>, palette: Palette) -> String {
     let Some(effects) = effects.and_then(Effects::observations) else { return String::new() };
     let mut text = String::new();

@@ -11,7 +11,7 @@ use super::junit;
 use crate::record::Record;
 use crate::{Exit, Failure, record, term};
 
-/// Runs looked up at once.
+/// How many runs are looked up at once.
 const PAGE: usize = 1000;
 
 /// Write runs to stdout, oldest first
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Only these runs: their ids, unique beginnings or ends of them, or `last`
     #[arg(value_name = "ID", conflicts_with = "FilterArgs")]
     ids: Vec<String>,
-    /// What to write
+    /// The format to write
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Jsonl)]
     format: Format,
     /// Print one JSON array instead of lines
@@ -66,7 +66,7 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
     } else if let Some(store) = &store {
         for id in &ids {
             let run = match store.get(*id) {
-                // Erased since it was listed.
+                // Erased since the listing.
                 Err(Error::NotFound { .. }) => continue,
                 run => run?,
             };
@@ -101,11 +101,11 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
     Ok(if damaged.is_empty() { Exit::OK } else { Exit::FAILED })
 }
 
-/// Lines as they are, or as the elements of one array. A line has no line break inside.
+/// Lines as they are, or as the elements of one array. A line contains no line break.
 struct Lines<W> {
     to: W,
     array: bool,
-    /// Whether a line was written, and whether one is being written.
+    /// Whether a line was written, and whether one is incomplete.
     any: bool,
     begun: bool,
 }
@@ -139,7 +139,7 @@ impl<W: Write> Write for Lines<W> {
     }
 }
 
-/// A reader that went away is not the store's trouble.
+/// A closed stdout is an error of the output, not of the store.
 fn unwritten(error: Error) -> Failure {
     match error {
         Error::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => {
@@ -149,7 +149,7 @@ fn unwritten(error: Error) -> Failure {
     }
 }
 
-/// The runs that were named, oldest first and each once.
+/// The given runs, oldest first, each once.
 fn named(store: &Store, texts: &[String]) -> Result<Vec<RunId>, Failure> {
     let mut found = Vec::new();
     for text in texts {
@@ -161,7 +161,7 @@ fn named(store: &Store, texts: &[String]) -> Result<Vec<RunId>, Failure> {
     Ok(found.into_iter().map(|(_, id)| id).collect())
 }
 
-/// All of them, oldest first, and what cannot be read. The ids alone: whole runs might not fit into
+/// All matching runs, oldest first, and those that cannot be read. Only ids: all runs might not fit into
 /// memory.
 fn matching(store: &Store, args: &Args) -> Result<(Vec<RunId>, Vec<Error>), Failure> {
     let filter = args.filter.filter();

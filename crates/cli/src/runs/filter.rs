@@ -1,4 +1,4 @@
-//! Which runs a command is about: the options that `list`, `stats` and `export` share.
+//! Selects runs: the options that `list`, `stats` and `export` share.
 
 use std::path::{Path, PathBuf};
 
@@ -81,7 +81,7 @@ impl FilterArgs {
     }
 }
 
-/// Without a current directory a relative path can only be compared as it is.
+/// Without a current directory a relative path stays as it is.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 struct Document<'a> {
     imported: &'a [RunId],
     known: u64,
-    /// Runs older than the retention, and until when they are kept all the same.
+    /// Runs older than the retention, and until when they are kept nevertheless.
     #[serde(skip_serializing_if = "Option::is_none")]
     older_than_retention: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ pub(super) fn import(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let [file] = args.files.as_slice() else {
         return bundles::import(&args.files, args.max_size, args.json, record);
     };
-    // Before the record is made: a wrong name must not leave an empty one behind.
+    // Before the record is created: a wrong name must not leave an empty one behind.
     let mut from: Box<dyn BufRead> = if file == Path::new("-") {
         Box::new(std::io::stdin().lock())
     } else {

@@ -1,8 +1,8 @@
-//! Runs as a JUnit report: a suite for each run, with a test case for each test that it names. A run
-//! without test results is a test case itself.
+//! Runs as a JUnit report: a suite for each run, with a test case for each of its named tests. A run
+//! without test results is itself a test case.
 //!
-//! Written so that both the schema of Ant's JUnit task and the one of Jenkins take it: the suites
-//! have no suites inside, nothing but a result stands in a test case, and no attribute is their own.
+//! Valid for both the schema of Ant's JUnit task and that of Jenkins: suites are not nested, a test case
+//! contains only its result, and there are no extra attributes.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
@@ -17,7 +17,7 @@ use crate::{Failure, term};
 
 /// How much of a failed run's output the report carries.
 const TAIL: u64 = 64 * 1024;
-/// What stands for the tests that a run counts and does not name.
+/// Stands for the tests that a run counts but does not name.
 const UNNAMED: &str = "tests that are not named";
 
 /// One test case.
@@ -28,7 +28,7 @@ struct Case {
     result: CaseResult,
 }
 
-/// What a report calls the ways a test can end.
+/// The results of a test, as JUnit calls them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CaseResult {
     Passed,
@@ -40,7 +40,7 @@ enum CaseResult {
         message: String,
         text: String,
     },
-    /// It could not be carried out.
+    /// The test could not be carried out.
     Error {
         kind: String,
         message: String,
@@ -49,7 +49,7 @@ enum CaseResult {
 }
 
 impl CaseResult {
-    /// Of a run as a whole.
+    /// The run as a whole.
     fn of_run(run: &Run) -> Self {
         let kind = run_text::outcome(run).0;
         let error = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref());
@@ -92,7 +92,7 @@ pub(super) fn report(
     let mut number = 0;
     for (store, id) in store.into_iter().flat_map(|store| ids.iter().map(move |id| (store, id))) {
         match store.get(*id) {
-            // Erased since it was listed.
+            // Erased since the listing.
             Err(Error::NotFound { .. }) => continue,
             run => suite(store, &run?, number, out)?,
         }
@@ -106,7 +106,7 @@ fn suite(store: &Store, run: &Run, number: u64, out: &mut impl Write) -> Result<
     let cases = cases(run);
     let count =
         |wanted: fn(&CaseResult) -> bool| cases.iter().filter(|case| wanted(&case.result)).count();
-    // The schema has no place for a time zone.
+    // The schema allows no time zone.
     let started = term::moment(run.intent.start_time);
     writeln!(
         out,
@@ -160,8 +160,7 @@ fn properties(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The tests of a run as far as they are named, and what stands for the rest: a run that failed never
-/// comes out without a failure.
+/// The named tests of a run, and a case for the rest: a run that failed never appears without a failure.
 fn cases(run: &Run) -> Vec<Case> {
     let itself = || Case {
         class: class_of_run(run),
@@ -193,7 +192,7 @@ fn cases(run: &Run) -> Vec<Case> {
     cases
 }
 
-/// How the tests went that are counted and not named.
+/// The result of tests that are counted but not named.
 fn unnamed(results: &TestResults) -> Option<CaseResult> {
     let named = results.details.len() as u64;
     let failed = results.failed.saturating_sub(results.failing().count() as u64);
@@ -202,7 +201,7 @@ fn unnamed(results: &TestResults) -> Option<CaseResult> {
         let kind = "failed".to_owned();
         return Some(CaseResult::Failed { kind, message, text: String::new() });
     }
-    // Of packages it is not known how many tests they have.
+    // Of packages, the number of their tests is unknown.
     let all = named >= results.total && results.unit == CountedUnit::Tests;
     (!all).then_some(CaseResult::Passed)
 }

@@ -1,4 +1,4 @@
-//! `retake runs list`: what was run, newest first.
+//! `retake runs list`: recorded runs, newest first.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -12,13 +12,13 @@ use crate::record::Record;
 use crate::term::{Cell, Column, Palette, Table};
 use crate::{Exit, Failure, record, term, words};
 
-/// How many runs are listed unless it is said.
+/// Default of --limit.
 const LIMIT: usize = 50;
 
 /// List runs, newest first
 ///
 /// In a terminal: a table as wide as the terminal, with ages. Elsewhere: times in UTC, nothing cut.
-/// Any unique end (or beginning) of an id names a run in the other commands.
+/// In the other commands, any unique end (or beginning) of an id names a run.
 #[derive(Debug, PartialEq, clap::Args)]
 pub(crate) struct Args {
     /// Maximum number of runs
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// A command line with the usual options in their usual form; anything else is clap's to read.
+    /// A command line of common options in their usual form; everything else is left to clap.
     pub(super) fn read_directly(words: &[OsString]) -> Option<Self> {
         let (mut limit, mut json, mut failed) = (None, false, false);
         let mut words = words.iter();
@@ -84,7 +84,7 @@ pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
 }
 
 fn table(runs: &[Run], terminal: bool) -> Table<'static> {
-    // A column of one and the same word says nothing.
+    // A column whose cells are all the same carries no information.
     let kinds = runs.iter().any(|run| run.intent.kind() != Kind::Exec);
     let mut columns = vec![
         Column::new("ID"),

@@ -1,6 +1,6 @@
-//! `retake runs logs`: what a run wrote, byte for byte.
+//! `retake runs logs`: a run's output, byte for byte.
 //!
-//! The one command that does not escape control characters: it prints the bytes as they are.
+//! The only command that does not escape control characters: it prints the exact bytes.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -15,23 +15,23 @@ use serde::Serialize;
 use crate::record::Record;
 use crate::{Exit, Failure, record, term};
 
-/// How often a run in another process is looked at.
+/// How often a run of another process is polled.
 const LOOK: Duration = Duration::from_millis(50);
 const BLOCK: usize = 64 * 1024;
 
 /// Print a run's output, byte for byte
 ///
-/// Both streams come on stdout, in the order in which they arrived; --stdout and --stderr choose
+/// Both streams go to stdout, in the order in which they arrived; --stdout and --stderr choose
 /// one. Secrets are replaced, as in everything that is recorded.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The run: its id, a unique beginning or end of it, or `last`
     #[arg(value_name = "ID")]
     id: String,
-    /// Only what it wrote to stdout
+    /// Only stdout
     #[arg(long, conflicts_with = "stderr")]
     stdout: bool,
-    /// Only what it wrote to stderr
+    /// Only stderr
     #[arg(long)]
     stderr: bool,
     /// Only the first N lines
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What arrived at once. Text where it is text; the exact bytes too where it is not.
+/// Bytes that arrived together. Valid UTF-8 as text; anything else also as exact bytes.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Piece<'a> {
@@ -77,7 +77,7 @@ pub(super) fn logs(args: &Args, record: &Record) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-/// The part of an output that was asked for.
+/// The requested part of an output.
 fn part(args: &Args, output: &mut (impl Read + Seek)) -> io::Result<Range<u64>> {
     let length = output.seek(SeekFrom::End(0))?;
     Ok(match (args.head, args.tail) {
@@ -122,7 +122,7 @@ fn follow(args: &Args, id: RunId, wanted: Option<Stream>, store: &Store) -> Resu
     }
 }
 
-/// How much of each stream comes before the last lines that were asked for.
+/// The offset in each stream at which the requested last lines begin.
 fn start(
     args: &Args,
     id: RunId,
@@ -152,7 +152,7 @@ fn start(
     Ok(before)
 }
 
-/// One array, written as it is read: the output may be larger than memory.
+/// Written as it is read: the output may be larger than memory.
 fn pieces(
     id: RunId,
     wanted: Option<Stream>,

@@ -1,4 +1,4 @@
-//! `retake runs`: finding, reading, comparing and clearing away what was recorded.
+//! `retake runs`: finds, shows, compares and erases recorded runs.
 
 mod bundles;
 #[cfg(feature = "postgres")]
@@ -58,7 +58,7 @@ enum Command {
 }
 
 impl Args {
-    /// A plain `list`, which asks one short question and is started often, as by a prompt.
+    /// A plain `list` is a short query that is often called, for example by a shell prompt.
     pub(crate) fn read_directly(words: &[OsString]) -> Option<Self> {
         match words {
             [list, words @ ..] if list == "list" => {

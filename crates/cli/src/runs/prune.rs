@@ -1,4 +1,4 @@
-//! `retake runs prune`: erasing what is old.
+//! `retake runs prune`: erases old runs.
 
 use jiff::Timestamp;
 use retake_runner::point_in_time;
@@ -71,7 +71,7 @@ pub(super) fn prune(args: &Args, record: &Record) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-/// Says what could not be made sure of.
+/// Warns about remains that could not be erased yet.
 pub(super) fn warn(erased: &Erased) {
     if erased.wal_in_use {
         term::say(

@@ -1,4 +1,4 @@
-//! `retake runs push`: the record in a PostgreSQL as well.
+//! `retake runs push`: copies the record to a PostgreSQL database.
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -32,18 +32,18 @@ pub(crate) struct Args {
     /// Print what was sent as JSON
     #[arg(long)]
     json: bool,
-    /// For the push after each loop: says nothing, and leaves a note where it fails
+    /// For the push after each loop: prints nothing, and leaves a note if it fails
     #[arg(long, hide = true)]
     background: bool,
 }
 
-/// How long a push that someone asked for waits for one that runs in the background.
+/// How long a push waits for one that runs in the background.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many damaged outputs are named.
 const DAMAGED_SHOWN: usize = 10;
 
-/// The right to push, waited for if another process has it.
+/// The lock for pushing; waits if another process holds it.
 fn wait_for_lock(store: &Path) -> Option<File> {
     let mut lock = retake_postgres::lock(store);
     if lock.is_none() {
@@ -57,19 +57,22 @@ fn wait_for_lock(store: &Path) -> Option<File> {
     lock
 }
 
-/// The database that is meant.
+/// The database to push to.
 pub(super) fn address(to: Option<&str>, record: &Record) -> Result<Address, Failure> {
     let config = Config::load(record.project.root.as_deref())?;
     let to = to.or(config.push.as_deref()).ok_or_else(|| {
-        Failure::Usage("--to postgres://USER@HOST/DATABASE says where, or record.push".into())
+        Failure::Usage(
+            "no database is given; use --to postgres://USER@HOST/DATABASE or set record.push"
+                .into(),
+        )
     })?;
     let address = Address::read(to).map_err(|error| Failure::Usage(error.to_string()))?;
     ignored_password_file(&address);
     Ok(address)
 }
 
-/// A shared record that is read. Its address may not have a password, which would be in the list of processes for
-/// as long as the page is served.
+/// The address of a shared record to read. It may not contain a password, which the list of processes would show as
+/// long as the page is served.
 #[cfg(feature = "web")]
 pub(crate) fn shared_address(from: &str) -> Result<Address, Failure> {
     let address = Address::read(from).map_err(|error| Failure::Usage(error.to_string()))?;

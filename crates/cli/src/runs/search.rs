@@ -1,4 +1,4 @@
-//! `retake runs search`: which run wrote this?
+//! `retake runs search`: finds runs by their output.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::record::Record;
 use crate::term::{Palette, Shade, visible};
 use crate::{Exit, Failure, record, term};
 
-/// What is not indexed yet, and the middle of large output, is read for this long.
+/// How long output that is not indexed yet, and the middle of large output, is read.
 const SCAN: Duration = Duration::from_secs(10);
 
 /// Search the output of all runs
@@ -42,7 +42,7 @@ struct Document<'a> {
     hits: Vec<HitDocument<'a>>,
     more: bool,
     skipped_bytes: u64,
-    /// Outputs that are not what was recorded, of which nothing is shown.
+    /// Outputs that are damaged, of which nothing is shown.
     damaged: Vec<DamagedDocument>,
 }
 
@@ -58,7 +58,7 @@ struct HitDocument<'a> {
     run: &'a Run,
     stream: Stream,
     snippet: &'a str,
-    /// Where the matches are in the snippet, in bytes.
+    /// Ranges of the matches in the snippet, in bytes.
     matches: Vec<[usize; 2]>,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let text = args.text.join(" ");
     if !text.contains(char::is_alphanumeric) {
         return Err(Failure::Usage(format!(
-            "there is no word in `{text}`; search takes letters and digits, `retake runs logs ID | grep` anything else"
+            "`{text}` contains no word; search matches letters and digits only, `retake runs logs ID | grep` everything"
         )));
     }
     let store = record.read_if_any()?;
@@ -119,7 +119,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
     }
     for (id, stream) in &found.damaged {
         term::say(&format!(
-            "the {} of run {id} is lost or was altered and is left out; `retake audit verify` finds everything that is damaged",
+            "the {} of run {id} is lost or was altered, and is omitted; `retake audit verify` finds everything that is damaged",
             stream.as_str()
         ));
     }
@@ -142,7 +142,7 @@ fn entry(hit: &SearchHit, now: Timestamp, palette: Palette) -> String {
     )
 }
 
-/// The snippet with »marks« around the matches, so that colour is not all that shows them.
+/// The snippet with »marks« around the matches, so that colour is not their only mark.
 fn marked(hit: &SearchHit, palette: Palette) -> String {
     let mut text = String::new();
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! `retake runs show`: everything that is known of one run, and what was run inside it.
+//! `retake runs show`: all facts about one run, and the runs inside it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A run as `--json` shows it, with those inside it.
+/// The run in the form of `--json`, with those inside it.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
@@ -59,14 +59,14 @@ pub(super) fn show(args: &Args, record: &Record) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-/// Lines of a name and what is known under it.
+/// Lines of a name and its value.
 struct Facts {
     text: String,
     palette: Palette,
 }
 
 impl Facts {
-    /// Nothing is said about what is not known.
+    /// Adds nothing for an empty value.
     fn add(&mut self, name: &str, value: &str) {
         if !value.is_empty() {
             _ = writeln!(self.text, "{name:<12}{}", visible(value));
@@ -137,7 +137,7 @@ impl Facts {
         self.add("timeout", timeout.as_deref().unwrap_or("none"));
         self.add("limits", &limits(&intent.request.limits));
         self.add("environment", intent.request.environment.mode.as_str());
-        // By name, and only what the command got where a name was given twice.
+        // By name; of duplicates the last one, which the command got.
         let set: BTreeMap<_, _> =
             intent.request.environment.set.iter().map(|(name, value)| (name, value)).collect();
         for (name, value) in set {
@@ -166,12 +166,12 @@ impl Facts {
             self.add("label", &format!("{key}={value}"));
         }
         let (kind, iteration) = (intent.kind().as_str(), intent.iteration());
-        // An `exec` is a loop of one run, which tells a reader nothing.
+        // An `exec` is a loop of one run, which is not worth showing.
         if intent.kind() != Kind::Exec {
             self.add("loop", &format!("{} ({kind}, iteration {iteration})", intent.loop_id()));
         }
         if let Some(reporter) = intent.reported_by {
-            // A bundle is no run.
+            // A bundle is not a run.
             let by = match store.get(reporter) {
                 Ok(_) => format!("from inside the sandbox of {reporter}, not verified"),
                 Err(_) => {
@@ -181,7 +181,7 @@ impl Facts {
             self.add("reported", &by);
         }
         if let Some(parent) = intent.parent_id {
-            // A parent that is not in this record still has its id.
+            // A parent may be missing in this record, but its id is known.
             let command =
                 store.get(parent).map(|run| run.intent.command().to_owned()).unwrap_or_default();
             self.add("inside", format!("{parent} {command}").trim_end());
@@ -252,7 +252,7 @@ fn reported_runs(reported: &ReportedRuns) -> String {
         text.push_str(&format!(", {refused} refused"));
     }
     if *incomplete {
-        text.push_str(", not all could be read");
+        text.push_str(", not all readable");
     }
     text
 }

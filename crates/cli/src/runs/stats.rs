@@ -1,4 +1,4 @@
-//! `retake runs stats`: how often, how long, how reliably.
+//! `retake runs stats`: counts, durations and failure rates of commands.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `retake runs summary`: runs for the people who look at a CI job.
+//! `retake runs summary`: runs for people who look at a CI job.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,9 @@ use super::filter::FilterArgs;
 use crate::record::Record;
 use crate::{Exit, Failure, ci_files, record, term};
 
-/// Runs looked at at most.
+/// Maximum number of runs.
 const MOST_RUNS: usize = 1000;
-/// Failing tests that are listed, and annotated: GitHub shows ten of a step.
+/// How many failing tests are listed, and annotated: GitHub shows ten for each step.
 const MOST_LISTED: usize = 50;
 const MOST_ANNOTATED: usize = 10;
 
@@ -136,7 +136,7 @@ fn annotations(run: &Run) -> Vec<String> {
     lines
 }
 
-/// The first `file:line` of an error that lies in the project.
+/// The first `file:line` in an error that is in the project.
 fn place(error: &str) -> Option<(String, u64)> {
     error.split(|c: char| c.is_whitespace() || "()'\"`,".contains(c)).find_map(|word| {
         let mut parts = word.split(':');

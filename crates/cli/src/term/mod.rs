@@ -1,4 +1,4 @@
-//! What a person at the terminal sees: tables, colours, a pager, a browser.
+//! Output for a person at the terminal: tables, colours, a pager, a browser.
 
 #[cfg(feature = "web")]
 mod browser;

@@ -1,20 +1,20 @@
-//! Tables that fit the width of the terminal: less important columns go first, then the last
+//! Tables that fit the width of the terminal: less important columns are dropped first, then the last
 //! column is cut.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{Palette, Shade, visible};
 
-/// Less room than this for the last column is not worth keeping another one for.
+/// If the last column would be narrower than this, another column is dropped.
 const LAST_COLUMN: usize = 16;
 const GAP: usize = 2;
 
-/// A column: what stands above it, and how dear it is.
+/// A column: its title, and how important it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column<'a> {
     pub(crate) title: &'a str,
     pub(crate) right: bool,
-    /// The highest goes first when there is no room; 0 always stays.
+    /// The column with the highest number is dropped first; 0 is never dropped.
     pub(crate) spare: u8,
 }
 
@@ -46,7 +46,7 @@ impl Cell {
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        // A tab has no width of its own, so it cannot stand in a column.
+        // A tab has no width of its own, so it is escaped.
         let text = visible(&text).replace('\t', "\\t");
         Self { text, shade: None }
     }
@@ -94,7 +94,7 @@ impl<'a> Table<'a> {
         text
     }
 
-    /// Which columns there is room for.
+    /// The columns that fit.
     fn fitting(&self, widths: &[usize], width: Option<usize>) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = width else { return shown };
@@ -157,7 +157,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The beginning of a text that takes at most `width` columns; a cut is marked.
+/// The beginning of a text, at most `width` columns wide; a cut is marked.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();

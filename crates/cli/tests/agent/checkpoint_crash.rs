@@ -1,9 +1,9 @@
 //! Checkpoints and rollbacks under every crash state of a power-loss model, and under kills at any
-//! moment: what was acknowledged is there, and everything that was kept can be brought back.
+//! moment: everything acknowledged is there, and everything that was kept can be restored.
 
 use crate::common::{RETAKE, Sandbox, called};
 
-/// Three files that differ from iteration to iteration, one of them gone in the second.
+/// Three files that differ from iteration to iteration, one of which is removed in the second.
 const AGENT: &str = r#"start
 case $RETAKE_ITERATION in
 1) echo one > file; echo 1 > only; mkdir -p sub; seq 2000 > sub/many;;
@@ -25,7 +25,7 @@ fn project() -> Sandbox {
     sandbox
 }
 
-/// What holds in each state.
+/// What must be true in each state.
 const CHECK: &str = r#"
 fail() { echo "$1"; exit 1; }
 is() { [ "$(cat file)" = "$1" ] && [ "$(wc -l < sub/many)" = "$2" ] && [ "$(ls only 2>/dev/null)" = "$3" ]; }

@@ -1,4 +1,4 @@
-//! Checkpoints: what is kept, what is brought back, and what is left alone.
+//! Checkpoints: what is kept, what is restored, and what is not touched.
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -62,7 +62,7 @@ fn refs(sandbox: &Sandbox) -> Vec<String> {
     listed.lines().map(str::to_owned).collect()
 }
 
-/// Whether a git works on a directory.
+/// Whether a git process works in a directory.
 fn runs_in(dir: &Path) -> bool {
     let name = dir.to_string_lossy().into_owned();
     std::fs::read_dir("/proc").unwrap().flatten().any(|process| {
@@ -110,13 +110,13 @@ fn kept_brought_back_and_undone() {
     assert!(!sandbox.project().join("hooked").exists());
     undo(&sandbox);
     assert_eq!((read("file"), read("staged")), (Some("three\n".into()), None));
-    // Undone twice is done.
+    // A second undo changes nothing.
     undo(&sandbox);
     assert_eq!(read("file").as_deref(), Some("one\n"));
     assert_eq!(back(&sandbox, "0").code, 0);
     assert_eq!((read("file"), read("link")), (Some("zero\n".into()), None));
 
-    // Work that no checkpoint has is kept, and comes back.
+    // Work that is in no checkpoint is kept, and can be restored.
     sandbox.file("mine", "precious\n");
     sandbox.file("file", "edited\n");
     assert_eq!(back(&sandbox, "2").code, 0);
@@ -250,7 +250,7 @@ fn repositories_inside_are_named_and_left_alone() {
     assert_eq!(read(&sandbox, "vendor/lib/file").as_deref(), Some("changed\n"));
     assert_eq!(read(&sandbox, "made/x").as_deref(), Some("x\n"));
 
-    // Where a checkpoint has files, one of its own is not overwritten.
+    // An untracked file in place of a checkpoint's file is not overwritten.
     std::fs::create_dir(sandbox.project().join("place")).unwrap();
     sandbox.file("place/a", "a\n");
     sandbox.agent(
@@ -316,7 +316,7 @@ fn a_rollback_that_was_killed_is_finished_or_undone() {
             assert!(called.stderr.contains("was interrupted"), "{}", called.snapshot());
         }
         if round % 2 == 0 {
-            // Without a goal it finishes; one that was done already has nothing to finish.
+            // Without a goal it finishes an interrupted rollback; a completed one leaves nothing to finish.
             let called = sandbox.retake(&["agent", "rollback", "task"]);
             assert!(called.code == 0 || called.stderr.contains("--to"), "{}", called.snapshot());
             assert!(all(one), "round {round}");
@@ -333,7 +333,7 @@ fn a_worktree_has_checkpoints_of_its_own() {
     repository(&sandbox);
     sandbox.agent("", &["start; pwd > file; progress 1 9; result"]);
     sandbox.workspace("task", &[]);
-    // The workspace is committed, and so the other tree has the same one.
+    // The workspace is committed, so the other tree contains it, too.
     sandbox.file(".gitignore", "built\n");
     sandbox.git(&["add", "-f", ".agent/workspaces", ".agent/config.yml"]);
     sandbox.git(&["-c", "core.hooksPath=/dev/null", "commit", "-q", "-m", "workspace"]);
@@ -414,7 +414,7 @@ fn checkpoints_go_where_their_workspace_goes() {
     assert!(called.stdout.contains("3 checkpoints removed"), "{}", called.snapshot());
     assert_eq!(refs(&sandbox), Vec::<String>::new());
 
-    // Put away they are nobody else's, and come back with what they belong to.
+    // Archived checkpoints belong to no other workspace, and are restored with theirs.
     run();
     steer(&sandbox, &["clean", "task", "-f"]);
     let listed = sandbox.retake(&["agent", "archive", "list", "--json"]).json();
@@ -429,7 +429,7 @@ fn checkpoints_go_where_their_workspace_goes() {
     steer(&sandbox, &["archive", "restore", &archive]);
     assert_eq!(back(&sandbox, "1").code, 0);
     assert_eq!(read(&sandbox, "file").as_deref(), Some("3\n"));
-    // The workspace has them still.
+    // The workspace still has them.
     let called = sandbox.retake(&["agent", "archive", "delete", &archive, "-f"]);
     assert!(!called.stdout.contains("removed from git"), "{}", called.snapshot());
     let called = sandbox.retake(&["agent", "clean", "task", "-f", "--no-archive"]);

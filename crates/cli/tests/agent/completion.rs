@@ -1,4 +1,4 @@
-//! When a task counts as complete: what the agent says, and what the gate says to that.
+//! When a task counts as complete: the agent's report, and the gate's answer.
 
 use crate::common::Sandbox;
 
@@ -28,7 +28,7 @@ fn a_gate_that_never_passes_is_a_failure() {
     let called = sandbox.run_agent(&[]);
     assert_eq!(called.code, 1, "{}", called.snapshot());
     assert_eq!(sandbox.stop_reason(), "verify_failed");
-    // Twice it may go on, as verification.maxAttempts says.
+    // It may continue twice, as verification.maxAttempts says.
     assert_eq!(sandbox.calls(), 3);
     assert_eq!(sandbox.metadata()["status"], "error");
     assert!(called.stderr.contains("erification"), "{}", called.snapshot());
@@ -54,7 +54,7 @@ fn the_agent_itself_can_be_the_gate() {
     assert!(sandbox.prompt(2).contains("Someone says that the task below is complete"));
     assert!(sandbox.prompt(3).contains("a part is missing"));
 
-    // What it costs counts.
+    // Its cost counts.
     let sandbox = Sandbox::new();
     sandbox.agent(
         "verification:\n  autoVerify: true",
@@ -83,7 +83,7 @@ fn a_complete_from_before_does_not_count() {
 
 #[test]
 fn status_files_of_all_habits() {
-    // Replaced by rename, with an offset in the time and an unknown key.
+    // Replaced by rename, with a time offset and an unknown key.
     let good = r#"start; printf '\357\273\277{"complete":true,"lastUpdated":"2026-01-01T00:00:00+02:00","mood":1}' > "$dir/s"; mv "$dir/s" "$RETAKE_WORKSPACE_PATH/.status.json"; result"#;
     let bad = [
         "status '{\"complete\":\"true\"}'",
@@ -114,7 +114,7 @@ fn todo_decides_while_there_is_no_status() {
     };
     let steps = [
         todo("- [x] a\\n- [ ] b\\n"),
-        // An open box in a fence is an example.
+        // An open box in a code fence is an example.
         todo("- [x] a\\n- [x] b\\n```\\n- [ ] c\\n```\\n"),
     ];
     let sandbox = Sandbox::new();
@@ -151,7 +151,7 @@ fn a_complete_task_is_not_run_again_unasked() {
     assert!(called.stdout.contains("task is already complete"), "{}", called.snapshot());
     assert_eq!(sandbox.run_agent(&["--no-delay", "--again"]).code, 0);
     assert_eq!(sandbox.calls(), 2);
-    // Other instructions are another task.
+    // Different instructions are a different task.
     std::fs::write(dir.join("INSTRUCTIONS.md"), "Something else.\n").unwrap();
     assert_eq!(sandbox.run_agent(&["--no-delay"]).code, 0);
     assert_eq!(sandbox.calls(), 3);
@@ -189,7 +189,7 @@ fn what_an_earlier_iteration_said_is_not_repeated() {
         &[
             "start; status '{\"complete\":false,\"summary\":\"did a\",\"progress\":{\"completed\":1,\"total\":9}}'; result",
             "start; failed 400 broken",
-            // The same words again are said again.
+            // The same summary again is reported again.
             "start; status '{\"complete\":false,\"summary\":\"did a\",\"progress\":{\"completed\":1,\"total\":9}}'; result",
         ],
     );

@@ -11,7 +11,7 @@ fn confined(sandbox: &Sandbox, options: &[&str]) -> Called {
     sandbox.run_agent(&all)
 }
 
-/// Names of what lies outside and must not be there.
+/// Names of files outside of the sandbox that must not exist.
 fn planted(sandbox: &Sandbox) -> Vec<String> {
     let names = ["agent", "pre", "post", "gate"].map(|name| format!("outside-{name}"));
     let dir = sandbox.dir.path();
@@ -50,7 +50,7 @@ fn what_names_commands_and_steers_the_loop_cannot_be_written() {
     if !sandbox.can_be_confined() {
         return;
     }
-    // The file is replaced by retake itself between two iterations.
+    // retake itself replaces the file between two iterations.
     let step = "start\ncd $RETAKE_WORKSPACE_PATH\n\
         for f in .metadata.json ../../config.yml; do\n\
         (echo x >> $f) 2>/dev/null && echo $f >> $dir/written; done\n\

@@ -1,5 +1,5 @@
-//! Loops in the background: they outlive their terminal, are followed from any other, and tell at
-//! their start what keeps them from starting.
+//! Loops in the background: they outlive their terminal, can be followed from any other, and report errors
+//! at their start.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -22,7 +22,7 @@ fn a_loop_outlives_the_terminal_it_was_started_from() {
     sandbox.agent("", &[STEP, LAST]);
     sandbox.workspace("task", &[]);
     let mut command = sandbox.command("sh");
-    // A shell with a terminal, as a user has it; it ends and its terminal closes.
+    // A shell with a terminal, like a user's; it exits and its terminal closes.
     command.args(["-c", "retake agent run task --detach; echo code $?; read line"]);
     let mut screen = Screen::of(command, 100);
     screen.expect("✓ task runs in the background (pid ");
@@ -33,11 +33,11 @@ fn a_loop_outlives_the_terminal_it_was_started_from() {
     let holder = sandbox.loop_state("task", "lock").unwrap();
     let pid = holder.split("(pid ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     let pid: i32 = pid.parse().unwrap();
-    // Closes the terminal: its session is sent SIGHUP.
+    // Closes the terminal: its session gets SIGHUP.
     drop(screen);
     let listed = sandbox.listed_task();
     assert_eq!((&listed["running"], &listed["activity"]), (&true.into(), &"running".into()));
-    // Not even a SIGHUP of its own ends it.
+    // Not even a SIGHUP of its own terminates it.
     // SAFETY: to the process that holds the workspace.
     unsafe { libc::kill(pid, libc::SIGHUP) };
     go(&sandbox, 1);
@@ -77,7 +77,7 @@ fn what_keeps_a_loop_from_starting_is_told_at_once() {
         assert!(called.stderr.contains(part), "{part}: {}", called.snapshot());
     };
     let command = ["agent", "run", "task", "--detach"];
-    // Known before and after the process in the background was made.
+    // Errors that are known before and after the background process exists.
     let codex = sandbox.retake(&[&command[..], &["--agent", "codex", "--max-cost", "1"]].concat());
     refused(&codex, "--max-cost cannot be used with codex");
     let git = sandbox.retake(&[&command[..], &["--checkpoint"]].concat());
@@ -89,7 +89,7 @@ fn what_keeps_a_loop_from_starting_is_told_at_once() {
     background.ended();
     std::fs::remove_file(sandbox.agent_dir().join("agent")).unwrap();
     refused(&sandbox.retake(&command), "Claude CLI not found");
-    // Nothing is left that runs.
+    // No process is left running.
     assert_eq!(sandbox.listed_task()["running"], false);
     let complete = sandbox.retake(&["agent", "run", "task", "--detach", "--dry-run"]);
     assert_eq!(complete.code, 1, "{}", complete.snapshot());
@@ -129,7 +129,7 @@ fn attach_follows_a_loop_and_leaves_it_running() {
     let mut command = sandbox.command(RETAKE);
     command.args(["agent", "attach", "task"]);
     let mut screen = Screen::of(command, 100);
-    // What was, what is, and how long it takes.
+    // Past iterations, the current one, and its duration.
     screen.expect("✓ 1  0 files  $0.01");
     screen.expect("Running iteration 2...");
     screen.expect("Iteration 2/3 · ");
@@ -138,7 +138,7 @@ fn attach_follows_a_loop_and_leaves_it_running() {
     screen.expect("→ Stop it: retake agent stop task");
     assert_eq!(screen.end().0, 130);
     assert!(background.alive());
-    // From another terminal, with all that the agent says, to the end.
+    // From another terminal, with everything the agent says, to the end.
     let mut command = sandbox.command(RETAKE);
     command.args(["agent", "attach", "task", "-v"]);
     let mut screen = Screen::of(command, 100);
@@ -169,7 +169,7 @@ fn attach_works_through_a_pipe_and_sees_a_death() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A loop that is dead before it is followed is not running, which is another answer.
+    // A loop that is dead before it is followed counts as not running, which is a different answer.
     let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
     let joined = lines.find(|line| line.as_ref().unwrap().contains("Running iteration 2"));
     assert!(joined.is_some());
@@ -178,7 +178,10 @@ fn attach_works_through_a_pipe_and_sees_a_death() {
     let out = follow.wait_with_output().unwrap();
     let said = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(1), "{rest:?}{said}");
-    assert!(said.contains("its process died; `retake agent run task` continues it"), "{said}");
+    assert!(
+        said.contains("its retake process died; `retake agent run task` continues it"),
+        "{said}"
+    );
     let listed = called(sandbox.command(RETAKE).args(["agent", "list"])).stdout;
     assert!(listed.contains("in_progress (interrupted)"), "{listed}");
 }

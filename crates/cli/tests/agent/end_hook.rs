@@ -48,7 +48,7 @@ fn it_runs_however_the_loop_ends() {
     let running = sandbox.start_agent(&[]);
     sandbox.awaited("ready");
     running.signal(libc::SIGTERM);
-    // What the signal did to the loop is what the caller sees.
+    // The caller sees the effect of the signal on the loop.
     assert_eq!(running.end().code, 143);
     assert!(told(&sandbox).contains("RETAKE_STOP_REASON=interrupted"));
 }
@@ -70,7 +70,7 @@ fn a_hook_that_fails_changes_nothing_and_one_that_hangs_is_ended() {
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert!(called.stderr.contains("The end hook failed: sleep 1000"), "{}", called.snapshot());
 
-    // A second signal ends it, too.
+    // A second signal terminates the hook, too.
     let hanging = "hooks:\n  end:\n    run: touch hanging; sleep 1000\n    timeout: 1h";
     sandbox.agent(hanging, &["start; touch \"$dir/ready\"; sleep 1000"]);
     let running = sandbox.start_agent(&["--again"]);

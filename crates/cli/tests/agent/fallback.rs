@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::common::{RETAKE, Sandbox, called};
 
-/// Another agent, which speaks as Codex does.
+/// Another agent, which prints Codex's format.
 fn codex(sandbox: &Sandbox, script: &str) -> PathBuf {
     let path = sandbox.agent_dir().join("codex");
     std::fs::create_dir_all(sandbox.agent_dir()).unwrap();
@@ -50,11 +50,11 @@ fn it_works_until_the_limit_is_over_and_is_recorded_by_iteration() {
     assert_eq!(shown["iterations"][2]["tokens"], 100);
     let one = sandbox.retake(&["agent", "show", "task", "1"]).stdout;
     assert!(one.contains("agent       codex"), "{one}");
-    // Its prompt is the same task.
+    // Its prompt has the same task.
     let prompt = std::fs::read_to_string(sandbox.agent_dir().join("codex-prompt")).unwrap();
     assert!(prompt.contains("Do the work for $5"), "{prompt}");
     assert!(sandbox.logs().contains("CODEX OUTPUT:"), "{}", sandbox.logs());
-    // The run itself is that of the other program.
+    // The run itself belongs to the other program.
     let run = shown["iterations"][0]["runId"].as_str().unwrap();
     assert!(sandbox.retake(&["runs", "show", run]).stdout.contains("codex"));
 }
@@ -104,11 +104,11 @@ fn what_cannot_be_kept_is_refused_before_anything_runs() {
         (["--fallback-agent", "claude", "-m", "1"], "would meet the same limit"),
         (["--fallback-agent", "nobody", "-m", "1"], "--fallback-agent: \"nobody\" is not one of"),
         (["--fallback-agent", "custom", "-m", "1"], "needs agent.fallback.command"),
-        // Both are looked for, not only the first.
+        // Both programs are searched for, not only the first.
         (["--fallback-agent", "gemini", "-m", "1"], "Gemini CLI not found"),
     ] {
         let mut command = sandbox.command(RETAKE);
-        // No agent of the machine's own.
+        // Without agents that are installed on this machine.
         command.env("PATH", "/usr/bin:/bin").args(["agent", "run", "task"]).args(options);
         let called = called(&mut command);
         assert_eq!(called.code, 1, "{options:?}: {}", called.snapshot());

@@ -1,4 +1,4 @@
-//! Several agents at once: own trees, a merge queue with a gate, and a checkout that nobody touches.
+//! Several agents at once: separate clones, a merge queue with a gate, and a user's checkout that is never touched.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::{Called, RETAKE, Running, Sandbox, eventually};
 
-/// Agents that do what `$dir/do-NAME` says, and complete their task; the name is that of the agent.
+/// Agents that run `$dir/do-NAME`, and complete their task; NAME is the agent's name.
 pub(crate) const DO: &str = r#"start
 git config user.name a; git config user.email a@example.org
 . "$dir/do-$RETAKE_AGENT" > "$dir/out-$RETAKE_AGENT" 2>&1
@@ -55,7 +55,7 @@ pub(crate) fn states(sandbox: &Sandbox) -> String {
     fleet["agents"].as_array().unwrap().iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// Every file of the user's checkout with its bytes, and the index; not what retake keeps.
+/// Every file of the user's checkout with its bytes, and the index; without retake's own files.
 pub(crate) fn checkout(sandbox: &Sandbox) -> BTreeMap<PathBuf, Vec<u8>> {
     fn walk(dir: &Path, into: &mut BTreeMap<PathBuf, Vec<u8>>) {
         for entry in std::fs::read_dir(dir).unwrap() {
@@ -79,7 +79,7 @@ pub(crate) fn checkout(sandbox: &Sandbox) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// No tree is left, and the repository is whole.
+/// No clone is left, and the repository is intact.
 pub(crate) fn tidy(sandbox: &Sandbox) {
     let trees = sandbox.dir.path().join("home/data/retake/trees");
     let left: Vec<_> = std::fs::read_dir(&trees).into_iter().flatten().flatten().collect();
@@ -117,7 +117,7 @@ fn results_are_merged_in_order_and_the_users_checkout_stays_as_it_is() {
         assert!(called.stdout.contains(part), "{part}: {}", called.snapshot());
     }
     tidy(&sandbox);
-    // What was done is kept under references of ours, and nowhere among the user's branches.
+    // The work is kept under retake's references, and not among the user's branches.
     let branches = sandbox.git(&["for-each-ref", "--format=%(refname)", "refs/heads"]);
     assert_eq!(branches, "refs/heads/main\nrefs/heads/mine");
 }
@@ -135,7 +135,7 @@ fn two_that_pass_alone_and_fail_together_are_not_both_merged() {
     let merged = sandbox.git(&["ls-tree", "--name-only", "main", "x", "y"]);
     assert_eq!(merged.lines().count(), 1, "{merged}");
     tidy(&sandbox);
-    // What was refused is not lost.
+    // Refused work is not lost.
     let refused = if states[0] == "verify_failed" { "x" } else { "y" };
     let diff = sandbox.retake(&["agent", "fleet", "diff", refused]);
     assert!(diff.stdout.contains(&format!("b/{refused}")), "{}", diff.snapshot());
@@ -172,7 +172,7 @@ fn a_branch_that_a_second_worktree_has_is_taken_there() {
     assert_eq!(std::fs::read_to_string(second.join("one")).unwrap(), "one\n");
     assert_eq!(show(&sandbox, "main:one"), "one");
     assert!(!sandbox.project().join("one").exists(), "mine is not touched");
-    // Meanwhile nobody has it checked out any more.
+    // In the meantime it is not checked out anywhere.
     let free = format!("git -C '{}' checkout -q --detach", second.display());
     does(&sandbox, "one", &format!("echo two > two; touch \"$dir/at\"; {free}"));
     let gate = format!("case $PWD in *gate.tree) {free};; esac");
@@ -207,7 +207,7 @@ fn a_clean_checkout_follows_if_asked_and_a_dirty_one_does_not() {
 #[test]
 fn a_branch_that_the_user_moves_meanwhile_keeps_the_users_commit() {
     let sandbox = project(&[("one", "echo one > one")]);
-    // The gate moves the branch itself, the first time that it is asked.
+    // The gate moves the branch itself, the first time it runs.
     let mark = sandbox.agent_dir().join("moved");
     let project = sandbox.project();
     let gate = format!(
@@ -238,7 +238,7 @@ else
 fi"#;
     let sandbox =
         project(&[("first", "sed -i s/2/first/ a; touch \"$dir/first\""), ("second", "")]);
-    // The second one begins its work once that of the first is merged.
+    // The second one begins its work after that of the first is merged.
     let original = sandbox.project().display().to_string();
     does(&sandbox, "second", &resolve.replace("ORIGINAL", &original));
     let called = run(&sandbox, &["first", "second", "--merge-into", "main"]);
@@ -246,7 +246,7 @@ fi"#;
     assert_eq!(states(&sandbox), "first merged, second merged");
     assert_eq!(show(&sandbox, "main:a"), "1\nboth\n3");
     assert_eq!(fleet(&sandbox)["agents"][1]["attempt"], 2);
-    // Calls at the same time may have the same number.
+    // Simultaneous calls may have the same number.
     let called_with = std::fs::read_dir(sandbox.agent_dir()).unwrap().flatten();
     let prompts = called_with.filter(|e| e.file_name().to_string_lossy().starts_with("prompt-"));
     let prompts: String =
@@ -268,7 +268,7 @@ fn a_conflict_that_is_not_resolved_is_called_so_and_kept() {
     assert!(states.contains("merged") && states.contains("conflict"), "{states}");
     let name = if states.contains("first conflict") { "first" } else { "second" };
     let refused = sandbox.retake(&["agent", "fleet", "apply", name]);
-    // The branch that is checked out has neither: there it applies.
+    // The branch that is checked out contains neither: there it applies.
     assert_eq!(refused.code, 0, "{}", refused.snapshot());
     assert_eq!(show(&sandbox, "HEAD:a"), format!("1\n{name}\n3"));
     tidy(&sandbox);
@@ -314,13 +314,13 @@ echo left > $RETAKE_AGENT-left"#;
     }
     assert_eq!((show(&sandbox, "main:h"), show(&sandbox, "main:g")), ("kept".into(), "g".into()));
     assert_eq!(sandbox.git(&["stash", "list"]), "");
-    // Nobody had the ports of another at the same time; slots are numbers from 1.
+    // No two agents have the same ports at the same time; slots are numbers from 1.
     let slots = names.map(|name| {
         std::fs::read_to_string(sandbox.agent_dir().join(format!("slot-{name}"))).unwrap()
     });
     assert!(slots.iter().all(|slot| slot.split_whitespace().count() == 2), "{slots:?}");
-    // A repository inside of a tree is kept nowhere else: this tree stays, and `prune` says so.
-    assert!(called.stderr.contains("g1: its tree stays at "), "{}", called.snapshot());
+    // A repository inside of a clone is not kept elsewhere: this clone stays, and `prune` says so.
+    assert!(called.stderr.contains("g1: its clone was left at "), "{}", called.snapshot());
     let listed = sandbox.retake(&["agent", "prune"]);
     assert!(listed.stdout.contains("g1  /"), "{}", listed.snapshot());
     assert_eq!(listed.stdout.matches("trees/").count(), 1, "{}", listed.snapshot());
@@ -339,7 +339,7 @@ fn of_several_tries_the_one_that_passes_is_taken() {
     for number in 1..=3 {
         does(&sandbox, &format!("flaky-{number}"), &format!("echo {number} > answer"));
     }
-    // In its own tree each of them passes.
+    // In its own clone each of them passes.
     let gate = "case $PWD in *gate.tree) grep -q 2 answer;; esac";
     let called = run(&sandbox, &["flaky", "--best-of", "3", "--jobs", "1", "--verify", gate]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
@@ -469,7 +469,7 @@ fn submodules_are_there_without_asking_another_machine() {
     assert_eq!(called.code, 0, "{}", called.snapshot());
     let branch = fleet(&sandbox)["agents"][0]["branch"].as_str().unwrap().to_owned();
     assert_eq!(show(&sandbox, &format!("{branch}:seen")), "lib");
-    // What was changed inside of a submodule is in no commit: this tree stays.
+    // Uncommitted changes in a submodule are in no commit: this clone stays.
     assert!(called.stderr.contains("two: its tree stays"), "{}", called.snapshot());
     assert!(!called.stderr.contains("one: its tree stays"), "{}", called.snapshot());
 }

@@ -1,18 +1,18 @@
-//! Several agents whose runner is killed at every step: no commit is lost, no tree is left, and the
-//! branch is old or new.
+//! Several agents whose runner is killed at every step: no commit is lost, no clone is left, and the
+//! branch is either old or new.
 
 use std::process::Stdio;
 
 use crate::common::{Called, RETAKE, Running, Sandbox, called, eventually};
 use crate::fleet::{checkout, fleet, project, run, states, tidy};
 
-/// In place of git: kills retake before or after the call of this number.
+/// Replaces git: kills retake before or after the call of this number.
 fn killing(sandbox: &Sandbox) -> String {
     let bin = sandbox.dir.path().join("killing");
     std::fs::create_dir_all(&bin).unwrap();
     let real = sandbox.sh("command -v git").stdout.trim().to_owned();
     let dir = bin.display();
-    // Calls of agents and gates are not counted: they have a name.
+    // Calls by agents and gates are not counted: they have RETAKE_AGENT set.
     let script = format!(
         "#!/bin/sh\n[ -n \"$RETAKE_AGENT\" ] && exec {real} \"$@\"\n\
          echo >> {dir}/calls; n=$(wc -l < {dir}/calls)\n\
@@ -27,7 +27,7 @@ fn killing(sandbox: &Sandbox) -> String {
     bin.to_string_lossy().into_owned()
 }
 
-/// Runs with a kill at a call of git. Gives whether it was killed.
+/// Runs with a kill at a call of git. Returns whether it was killed.
 fn killed(sandbox: &Sandbox, bin: &str, (before, after): (u32, u32)) -> bool {
     for (name, text) in [("before", before), ("after", after)] {
         std::fs::write(format!("{bin}/{name}"), text.to_string()).unwrap();
@@ -63,7 +63,7 @@ fn a_kill_at_any_step_loses_nothing_and_the_next_run_goes_on() {
     let before = checkout(&sandbox);
     let old = sandbox.git(&["rev-parse", "main"]);
     let mut kills = 0;
-    // A call or two later each time, before and after it in turn.
+    // One or two calls later each time, alternating before and after.
     for step in (2..).step_by(3) {
         let at = if step % 2 == 0 { (step / 2 + 3, 0) } else { (0, step / 2 + 3) };
         if !killed(&sandbox, &bin, at) {
@@ -71,7 +71,7 @@ fn a_kill_at_any_step_loses_nothing_and_the_next_run_goes_on() {
         }
         kills += 1;
         assert_eq!(checkout(&sandbox), before, "after kill {kills}");
-        // Old, or with all of one agent's work that is in it.
+        // Old, or with all of the work of one agent.
         let tip = sandbox.git(&["rev-parse", "main"]);
         let files = sandbox.git(&["ls-tree", "--name-only", "main"]);
         assert!(tip == old || files.contains("one") || files.contains("two"), "{files}");
@@ -99,14 +99,14 @@ fn an_agent_that_was_at_work_goes_on_in_its_tree() {
     std::fs::write(sandbox.agent_dir().join("pid"), child.id().to_string()).unwrap();
     assert_eq!(child.wait_with_output().unwrap().status.code(), None, "it was killed");
     let listed = sandbox.retake(&["agent", "fleet"]);
-    assert!(listed.stdout.contains("its process died"), "{}", listed.snapshot());
+    assert!(listed.stdout.contains("its retake process died"), "{}", listed.snapshot());
     let other = sandbox.retake(&["agent", "run", "one", "--jobs", "1"]);
     assert!(
         other.code == 1 && other.stderr.contains("`retake agent run one two …`"),
         "{}",
         other.snapshot()
     );
-    // As a git that was killed leaves them.
+    // The remains of a killed git.
     let id = fleet(&sandbox)["id"].as_str().unwrap().to_owned();
     let locked = sandbox.project().join(".git/refs/retake/fleet").join(id).join("one");
     std::fs::create_dir_all(&locked).unwrap();
@@ -135,7 +135,7 @@ fn an_unfinished_run_can_be_given_up_without_losing_its_work() {
     child.wait().unwrap();
     let id = fleet(&sandbox)["id"].as_str().unwrap().to_owned();
     let listed = sandbox.retake(&["agent", "prune"]);
-    assert!(listed.stdout.contains("(not finished)"), "{}", listed.snapshot());
+    assert!(listed.stdout.contains("(unfinished)"), "{}", listed.snapshot());
     let kept = sandbox.retake(&["agent", "prune", "--yes"]);
     assert!(kept.stderr.contains("--unfinished abandons it"), "{}", kept.snapshot());
     let given_up = sandbox.retake(&["agent", "prune", "--yes", "--unfinished"]);
@@ -146,8 +146,8 @@ fn an_unfinished_run_can_be_given_up_without_losing_its_work() {
     tidy(&sandbox);
 }
 
-/// Runs these words, kills the program once a script has made `at`, and gives what is said by the next run
-/// of the same.
+/// Runs these words, kills the program once a script has created `at`, and returns the output of the next
+/// same run.
 fn killed_and_continued(sandbox: &Sandbox, words: &[&str]) -> Called {
     let mut command = sandbox.command(RETAKE);
     command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
@@ -196,7 +196,7 @@ fn after_ctrl_c_it_is_said_how_to_continue_and_no_iteration_is_forgotten() {
 
 #[test]
 fn what_an_agent_had_done_is_kept_where_it_does_not_continue() {
-    // The first one fails once the second is at work.
+    // The first one fails once the second has started.
     let fails = "while [ ! -e \"$dir/at\" ]; do sleep 0.02; done; exit 3";
     let works = "echo half > half; git add .; git commit -qm half; echo more > more; touch \"$dir/at\"; sleep 600";
     let sandbox = project(&[("one", fails), ("two", works)]);
@@ -227,7 +227,7 @@ fn what_an_agent_had_done_is_kept_where_it_does_not_continue() {
         let kept = format!("refs/retake/fleet/{id}/two/result:{name}");
         assert_eq!(sandbox.git(&["show", &kept]), name);
     }
-    // Its loop has ended as well, and is not continued in the project.
+    // Its loop has ended, too, and is not continued in the project.
     let shown = sandbox.retake(&["agent", "list", "--json"]).json();
     let open = shown.as_array().unwrap().iter().any(|task| task["state"] == "died");
     assert!(!open, "{shown}");
@@ -242,7 +242,7 @@ fn a_run_that_died_before_it_made_a_tree_can_be_given_up() {
     let other = run(&sandbox, &["one", "--jobs", "1"]);
     assert!(other.code == 1 && other.stderr.contains("prune --unfinished"), "{}", other.snapshot());
     let listed = sandbox.retake(&["agent", "prune"]);
-    assert!(listed.stdout.contains("one, two  (no tree, not finished)"), "{}", listed.snapshot());
+    assert!(listed.stdout.contains("one, two  (no clone, unfinished)"), "{}", listed.snapshot());
     let kept = sandbox.retake(&["agent", "prune", "--yes"]);
     assert!(kept.stderr.contains("--unfinished abandons it"), "{}", kept.snapshot());
     let given_up = sandbox.retake(&["agent", "prune", "--yes", "--unfinished"]);

@@ -1,5 +1,5 @@
 //! A real `kill -9` of the program right before and right after every entry of the record: the same
-//! command continues, no commit is lost, nothing is left behind, and a branch is old or new.
+//! command continues, no commit is lost, nothing is left behind, and a branch is either old or new.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::path::Path;
 use crate::common::{RETAKE, Sandbox, called, eventually};
 use crate::fleet::{checkout, does, fleet, project, show, states, tidy};
 
-/// Something to be killed at every step, and how it ends if it is not.
+/// A run to be killed at every step, and how it ends if it is not.
 struct Scene {
     sandbox: Sandbox,
     words: Vec<&'static str>,
     code: i32,
-    /// Whether the record says that it came to its end.
+    /// Whether the record says that it finished.
     finished: fn(&Sandbox) -> bool,
-    /// What holds then.
+    /// What must be true then.
     end: fn(&Sandbox),
 }
 
-/// What a scene consists of, in the directory of its sandbox.
+/// The parts of a scene, in the directory of its sandbox.
 const PARTS: &str = "project home agent";
 
 impl Scene {
@@ -41,7 +41,7 @@ impl Scene {
                 break;
             }
             seen.extend(self.entries().last().cloned());
-            // The one that continues is killed, too.
+            // The continuing run is killed, too.
             if step.is_multiple_of(3) && !(self.finished)(sandbox) {
                 let again = (step * 5 % 13 + 1).to_string();
                 called(sandbox.command(RETAKE).args(&self.words).env("RETAKE_DIE_AT", again));
@@ -57,7 +57,7 @@ impl Scene {
         }
     }
 
-    /// Runs it to its end and looks at what is there.
+    /// Runs it to its end and checks the result.
     fn goes_on(&self, step: u32) {
         let sandbox = &self.sandbox;
         if !(self.finished)(sandbox) {
@@ -81,7 +81,7 @@ impl Scene {
         let path = self.sandbox.store().join("retake.db");
         let read_only = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
         let opened = rusqlite::Connection::open_with_flags(path, read_only);
-        // Before the first loop there is none.
+        // Before the first loop there is no database.
         let Ok(database) = opened else { return Vec::new() };
         let entries = "SELECT json_extract(body, '$.type') FROM events ORDER BY at_us, seq";
         let Ok(mut entries) = database.prepare(entries) else { return Vec::new() };
@@ -99,7 +99,7 @@ fn works_in(directory: &Path) -> bool {
     })
 }
 
-/// Notes a commit that must not be lost.
+/// Records a commit that must not be lost.
 const NOTE: &str = "note() { git rev-parse \"$1\" >> \"$dir/commits\"; }\n";
 
 /// One agent is merged, and one conflicts with it and resolves that.
@@ -147,7 +147,7 @@ fn fleet_is_over(sandbox: &Sandbox) -> bool {
     fleet(sandbox)["stopReason"].is_string()
 }
 
-/// The gate refuses the first try, and accepts the second.
+/// The gate refuses the first attempt, and accepts the second.
 fn trying(count: &'static str, words: &[&'static str], end: fn(&Sandbox)) -> Scene {
     let sandbox = project(&[("flaky", "")]);
     for number in 1..=3 {

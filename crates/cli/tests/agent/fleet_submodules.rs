@@ -1,11 +1,11 @@
-//! Agents in a repository with submodules: what is checked out for the user is there, what agents commit in
-//! it is merged and kept, and what cannot be kept keeps its tree.
+//! Agents in a repository with submodules: submodules that the user has checked out are available, agents'
+//! commits in them are merged and kept, and a clone with anything that cannot be kept stays.
 
 use crate::common::Sandbox;
 use crate::fleet::{checkout, fleet, project, run, show, states, tidy};
 
-/// A project with a submodule that is checked out, and one that is not; both come from repositories that
-/// are gone.
+/// A project with a submodule that is checked out, and one that is not; the repositories of both are
+/// gone.
 fn with_submodules(agents: &[(&str, &str)]) -> Sandbox {
     let sandbox = project(agents);
     let made = sandbox.sh(
@@ -19,7 +19,7 @@ fn with_submodules(agents: &[(&str, &str)]) -> Sandbox {
     sandbox
 }
 
-/// Passes if what is committed in the submodule is in the tree.
+/// Passes if the submodule's commit is in the tree.
 const GATE: &str = "grep -q changed lib/file && test ! -e lib/left";
 
 #[test]
@@ -28,7 +28,7 @@ fn what_agents_commit_in_a_submodule_is_verified_merged_and_kept() {
          git submodule status > \"$dir/status\"";
     for (add, options) in [
         ("git add lib; git commit -qm lib", &[][..]),
-        // What is not committed becomes a commit, here as elsewhere.
+        // Uncommitted changes become a commit, as elsewhere.
         ("true", &[]),
         ("git add lib; git commit -qm lib", &["--sandbox"]),
     ] {
@@ -56,7 +56,7 @@ fn what_agents_commit_in_a_submodule_is_verified_merged_and_kept() {
         let known = status.lines().any(|line| line.starts_with('+') && line.contains(" lib "));
         assert!(known, "{status}");
         tidy(&sandbox);
-        // The branch can be checked out with its submodule, although nothing else has that commit.
+        // The branch can be checked out with its submodule, although no other repository has that commit.
         sandbox.git(&["checkout", "-q", "main"]);
         sandbox.git(&["submodule", "--quiet", "update", "lib"]);
         assert_eq!(show(&sandbox, "HEAD"), show(&sandbox, "main"));

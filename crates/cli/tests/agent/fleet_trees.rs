@@ -1,5 +1,5 @@
-//! The trees of several agents: layers over one copy of the base, or plain clones; what is in them, what
-//! becomes of them, and what is never touched.
+//! The clones of several agents: layers over one copy of the base, or plain clones; their content, their
+//! end, and what is never touched.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ fn confined_agents_find_their_tree_in_place_of_the_project_and_write_nowhere_els
     for privileged in [true, false] {
         let mut command = match privileged {
             true => sandbox.command(RETAKE),
-            // Without this right a namespace for users is needed, too.
+            // Without this right a user namespace is needed, too.
             false => {
                 let mut command = sandbox.command("setpriv");
                 command.args(["--bounding-set=-sys_admin", "--inh-caps=-all", "--", RETAKE]);
@@ -99,9 +99,9 @@ fn a_tree_is_a_layer_with_what_its_agent_changed_and_the_ignored_files_that_were
     if called.stderr.contains("plain clone") {
         return;
     }
-    // Sources are as old as they were, so that what was built of them is not built again.
+    // Sources keep their time stamps, so that existing builds are not repeated.
     assert_eq!(said("times"), format!("{seconds}\n{seconds}\n"));
-    // Nothing but its own git directory is in a layer at first.
+    // A layer initially contains only its own git directory.
     assert_eq!((said("upper-one").as_str(), said("upper-two").as_str()), (".git\n", ".git\n"));
     tidy(&sandbox);
 }
@@ -127,13 +127,13 @@ fn what_is_left_of_a_removed_tree_does_not_replace_what_was_kept() {
     let sandbox = project(&[("gate", "git init -q inner; echo g > g")]);
     let called = run(&sandbox, &["gate", "--merge-into", "main", "--verify", "test -e g"]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
-    assert!(called.stderr.contains("gate: its tree stays at "), "{}", called.snapshot());
+    assert!(called.stderr.contains("gate: its clone was left at "), "{}", called.snapshot());
     let (id, tree) = {
         let fleet = fleet(&sandbox);
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         (text(&fleet["id"]), PathBuf::from(text(&fleet["agents"][0]["tree"])))
     };
-    // As a removal that was killed leaves it.
+    // The remains of a killed removal.
     let moved = if tree.ends_with("upper") { tree.parent().unwrap() } else { tree.as_path() };
     let mut name = moved.file_name().unwrap().to_owned();
     name.push(".removing");
@@ -199,7 +199,7 @@ fn a_disk_that_an_agent_fills_loses_nothing_of_the_users() {
     assert!(matches!(called.code, 0 | 1), "{}", called.snapshot());
     assert_eq!(checkout(&sandbox), before);
     sandbox.git(&["fsck", "--full"]);
-    // What was merged is whole, and what was not is called so.
+    // Merged work is complete, and the rest is reported as not merged.
     let states = states(&sandbox);
     let tip = sandbox.git(&["rev-parse", "main"]);
     assert_eq!(tip != old, states.contains(" merged"), "{states}");
@@ -211,7 +211,7 @@ fn a_disk_that_an_agent_fills_loses_nothing_of_the_users() {
 #[test]
 fn commits_that_git_does_not_take_over_keep_their_tree() {
     let broken = "echo e > e; git add .; git commit -qm e; rm .git/objects/info/alternates";
-    // Git writes no such commit, and takes none.
+    // Git itself neither writes nor accepts such a commit.
     let malformed = "echo f > f; git add .; tree=$(git write-tree)\n\
          printf 'tree %s\\nparent %s\\nauthor x <x> 1 +0000\\ncommitter x <x@x> 99999999999999999999 +0000\\n\\nbad' $tree $(git rev-parse HEAD) > \"$dir/malformed\"\n\
          git update-ref HEAD $(git hash-object -t commit -w --literally \"$dir/malformed\")";
@@ -224,12 +224,12 @@ fn commits_that_git_does_not_take_over_keep_their_tree() {
     let called = run(&sandbox, &["broken", "malformed", "gone", "--merge-into", "main"]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert_eq!(checkout(&sandbox), before);
-    // Their files are merged all the same.
+    // Their files are merged nevertheless.
     for name in ["e", "f", "g"] {
         assert_eq!(show(&sandbox, &format!("main:{name}")), name);
     }
     for name in ["broken", "malformed"] {
-        let said = format!("{name}: its tree stays at ");
+        let said = format!("{name}: its clone was left at ");
         assert!(called.stderr.contains(&said), "{}", called.snapshot());
     }
     assert!(!called.stderr.contains("gone: its tree stays"), "{}", called.snapshot());

@@ -1,4 +1,4 @@
-//! What surrounds an iteration: hooks that run once, and a gate that is asked until it can answer.
+//! Hooks around an iteration, which run once, and a gate that is repeated until it can answer.
 
 use crate::common::Sandbox;
 
@@ -17,7 +17,7 @@ fn a_limit_or_an_error_in_a_verification_is_no_refusal() {
         "{RETRY}verification:\n  autoVerify: true\n  command: echo x >> {}",
         count.display()
     );
-    // What was written before the limit is not what it would have said.
+    // A report from before the limit does not count.
     let limited = format!("start; printf 'Result: FAIL\\n' > {REPORT}; limited 1");
     sandbox.agent(&config, &["start; complete; result", &limited, "start; failed 529", &passes()]);
     sandbox.workspace("task", &[]);
@@ -30,7 +30,7 @@ fn a_limit_or_an_error_in_a_verification_is_no_refusal() {
     assert_eq!(verification["verificationAttempts"], 1);
     assert_eq!(verification["lastVerificationStatus"], "pass");
     assert_eq!(std::fs::read_to_string(count).unwrap(), "x\n", "the command had passed already");
-    // Two results, and two that failed: all of it was paid for.
+    // Two results, and two failures: all of them cost money.
     let shown = sandbox.retake(&["agent", "show", "task"]).stdout;
     assert!(shown.contains("spent       $0.02, 214 tokens"), "{shown}");
 }
@@ -98,7 +98,7 @@ fn the_gate_ends_with_the_loops_time() {
     assert_eq!(sandbox.run_agent(&["--max-time", "2s", "--fail-incomplete"]).code, 5);
     assert_eq!((sandbox.calls(), sandbox.stop_reason().as_str()), (2, "budget_time"));
 
-    // Nor does a hook outlast it.
+    // Nor does a hook outlast the time budget.
     let sandbox = Sandbox::new();
     sandbox.agent("hooks:\n  pre:\n    run: sleep 1000\n    timeout: 1h", &["start; result"]);
     sandbox.workspace("task", &[]);
@@ -126,7 +126,7 @@ fn hooks_run_once_however_often_the_agent_is_tried() {
         let called = sandbox.run_agent(options);
         let seen = std::fs::read_to_string(out).unwrap();
         assert_eq!(seen, format!("pre\npost {after}\n"), "{}", called.snapshot());
-        // What was only tried is no iteration.
+        // A mere attempt is not an iteration.
         let expected = if after == "interrupted" { "".to_owned() } else { format!("1 {after}") };
         assert_eq!(sandbox.statuses(), expected);
     }

@@ -1,7 +1,7 @@
-//! Notifications of a loop: to whom, about what, and without secrets.
+//! Notifications of a loop: recipients, events, and no secrets.
 use crate::common::{Sandbox, on_disk};
 
-/// A server on loopback that takes everything, and what it was told.
+/// A server on loopback that accepts everything, and its requests.
 fn server() -> (String, std::sync::mpsc::Receiver<String>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -52,7 +52,7 @@ fn notifications_tell_how_it_goes() {
     sandbox.agent(
         &config,
         &[
-            // Long enough for the watch to pass it on.
+            // Long enough for the watcher to notice it.
             "start; progress 5 60; sleep 1.2; progress 35 60; sleep 1.2; result",
             "start; complete; result",
         ],
@@ -79,7 +79,7 @@ fn notifications_tell_how_it_goes() {
     let (_, priority, tags, body) = find("Iteration 1");
     assert_eq!((priority.as_str(), tags.as_str()), ("-", "retake,iteration"));
     assert!(body.starts_with("ITERATION 1\n\n"), "{body}");
-    // The completing one as well.
+    // The completing one, too.
     assert!(find("Iteration 2").3.starts_with("ITERATION 2\n\n"));
     let (_, priority, tags, _) = find("Task Complete");
     assert_eq!((priority.as_str(), tags.as_str()), ("high", "retake,completion"));
@@ -143,7 +143,7 @@ fn a_secret_is_nowhere() {
         &["agent", "run", "task"],
     );
     assert_eq!(called.code, 1, "{}", called.snapshot());
-    // The agent got it.
+    // The agent received it.
     assert!(sandbox.prompt(1).contains(secret));
     assert!(!on_disk(&sandbox.store(), secret.as_bytes()), "in the record");
     let log = sandbox.logs();

@@ -1,8 +1,8 @@
-//! What an agent plants in its repository is not executed by the git that retake runs there.
+//! The git that retake runs does not execute what an agent plants in its repository.
 
 use crate::common::{Sandbox, called};
 
-/// What the agent does, and what of it git would execute: `touch` of a file named `ran`.
+/// What the agent does, so that git would execute it: `touch` of a file named `ran`.
 const PLANTS: [(&str, &str); 8] = [
     (
         "hooks",
@@ -44,7 +44,7 @@ const PLANTS: [(&str, &str); 8] = [
     ),
 ];
 
-/// Whether the host's own git would execute it; a plant that does nothing would prove nothing.
+/// Whether the host's own git would execute it; an ineffective plant would prove nothing.
 fn host_executes(sandbox: &Sandbox, ran: &std::path::Path) -> bool {
     let line = "git add --all 2>/dev/null; git status >/dev/null 2>&1; git commit -qm host 2>/dev/null; \
                 git cat-file -e 0123456789012345678901234567890123456789 2>/dev/null; true";

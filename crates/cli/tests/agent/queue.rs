@@ -1,4 +1,4 @@
-//! Several tasks one after another: order, budgets, deaths, and changes while it runs.
+//! Several tasks one after another: order, budgets, killed runners, and changes while it runs.
 
 use std::process::Stdio;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::common::{Called, Detached, RETAKE, Running, Sandbox, eventually, on_disk};
 
-/// Notes whose turn it is, waits for `go-NAME` where `wait-NAME` exists, and completes.
+/// Records the order, waits for `go-NAME` if `wait-NAME` exists, and completes.
 const TASK: &str = r#"start; echo $RETAKE_WORKSPACE >> "$dir/order"; touch "$dir/at-$RETAKE_WORKSPACE"
 while [ -e "$dir/wait-$RETAKE_WORKSPACE" ] && [ ! -e "$dir/go-$RETAKE_WORKSPACE" ]; do sleep 0.02; done
 case $RETAKE_WORKSPACE in bad*) failed 401 'no key';; *) complete; result 0.50 100;; esac"#;
@@ -87,7 +87,7 @@ fn tasks_run_in_order_and_stay_listed_with_what_became_of_them() {
     let table = good(&sandbox, &["list"]).stdout;
     assert!(table.contains("completed") && table.contains("$0.50"), "{table}");
     assert!(last["startedAt"].is_string() && last["endedAt"].is_string(), "{last}");
-    // Nothing is left to run, and what has ended can be queued again or forgotten.
+    // No task is left to run, and an ended one can be queued again or removed.
     assert_eq!(queue(&sandbox, &["run"]).code, 1);
     good(&sandbox, &["add", "a"]);
     assert_eq!(states(&sandbox), "d completed, b completed, c completed, a waiting");
@@ -131,7 +131,7 @@ fn what_cannot_be_queued_is_refused_with_a_reason() {
     assert_eq!(called.code, 1);
     let said = "a cannot be run: --max-cost cannot be used with codex";
     assert!(called.stderr.contains(said), "{}", called.snapshot());
-    // Permissions are given by who runs the queue, and never kept.
+    // Permissions are given by the user who runs the queue, and never stored.
     assert_eq!(queue(&sandbox, &["add", "a", "--dangerously-skip-permissions"]).code, 1);
 }
 
@@ -144,7 +144,7 @@ fn a_failing_task_does_not_end_the_queue_unless_asked() {
     assert_eq!(called.code, 1, "{}", called.snapshot());
     assert_eq!(order(&sandbox), "bad a");
     assert_eq!(states(&sandbox), "bad failed, gone not_started, a completed");
-    // Told before the first task began, while somebody was there.
+    // Reported before the first task begins, while the user is watching.
     assert!(called.stderr.contains("gone cannot be run: "), "{}", called.snapshot());
     assert!(called.stdout.contains("1 task completed, 2 failed"), "{}", called.snapshot());
 
@@ -159,7 +159,7 @@ fn a_failing_task_does_not_end_the_queue_unless_asked() {
 #[test]
 fn one_budget_for_all_and_one_for_each() {
     let sandbox = Sandbox::new();
-    // 0.50 an iteration, never complete.
+    // 0.50 per iteration, never complete.
     sandbox.agent(
         "",
         &["start; echo $RETAKE_WORKSPACE >> \"$dir/order\"; progress 1 9; result 0.50 100"],
@@ -169,12 +169,12 @@ fn one_budget_for_all_and_one_for_each() {
     }
     good(&sandbox, &["add", "a", "--max-cost", "1"]);
     good(&sandbox, &["add", "b", "c", "-m", "3"]);
-    // 1 for a, 1.5 for b, and what is left is too little for c's three.
+    // 1 for a, 1.5 for b, and the rest is too little for c's three.
     let called = good(&sandbox, &["run", "--max-cost", "3.2"]);
     assert_eq!(order(&sandbox), "a a b b b c c", "{}", called.snapshot());
     let said = "the cost budget for all tasks is exhausted; 0 tasks completed, $3.50 spent";
     assert!(called.stdout.contains(said), "{}", called.snapshot());
-    // The one that was cut off waits for the next run; the others ended by their own rules.
+    // The interrupted one waits for the next run; the others ended by their own rules.
     assert_eq!(states(&sandbox), "a budget_cost, b max_iterations, c waiting");
     good(&sandbox, &["run", "--max-tokens", "150"]);
     assert_eq!(states(&sandbox), "a budget_cost, b max_iterations, c waiting");
@@ -226,8 +226,11 @@ fn a_killed_queue_continues_with_its_task_and_its_budget() {
     running.end();
     assert_eq!(states(&sandbox), "a max_iterations, b interrupted, c waiting");
     let table = good(&sandbox, &["list"]).stdout;
-    assert!(table.contains("its process died; `retake agent queue run` continues it"), "{table}");
-    // No budget is given: that of the queue that died counts, and what was used of it.
+    assert!(
+        table.contains("its retake process died; `retake agent queue run` continues it"),
+        "{table}"
+    );
+    // Without a budget option, the dead queue's budget and consumption count.
     let called = good(&sandbox, &["run"]);
     assert!(
         called.stdout.contains("Continuing the queue whose process died"),
@@ -239,7 +242,7 @@ fn a_killed_queue_continues_with_its_task_and_its_budget() {
         "{}",
         called.snapshot()
     );
-    // 200, 55 and 200, then c: 100 of the 145 that are left, and one that goes beyond.
+    // 200, 55 and 200, then c: 100 of the remaining 145, and one that exceeds it.
     assert_eq!(order(&sandbox), "a a b b b c c", "{}", called.snapshot());
     assert_eq!(states(&sandbox), "a max_iterations, b max_iterations, c waiting");
     assert!(
@@ -256,7 +259,7 @@ fn many_deaths_lose_no_task_and_run_none_twice() {
     good(&sandbox, &["add", "a", "b", "c", "d", "e"]);
     for round in 0..10u64 {
         let running = start(&sandbox, &["-q"]);
-        // Any moment will do: in a task, between two, while the file is replaced.
+        // At any moment: in a task, between two, while the file is replaced.
         std::thread::sleep(std::time::Duration::from_millis(20 + round * 37 % 150));
         running.signal(libc::SIGKILL);
         running.end();
@@ -264,7 +267,7 @@ fn many_deaths_lose_no_task_and_run_none_twice() {
     queue(&sandbox, &["run"]);
     let ended = "a completed, b completed, c completed, d completed, e completed";
     assert_eq!(states(&sandbox), ended);
-    // A task that was complete when its runner died is not paid for again.
+    // A task that was complete when its runner died does not run again.
     for name in ["a", "b", "c", "d", "e"] {
         let shown = sandbox.retake(&["agent", "show", name, "--json"]).json();
         let iterations = shown["iterations"].as_array().unwrap();
@@ -309,7 +312,7 @@ fn a_queue_in_the_background_is_seen_and_stopped() {
     background.ended();
     assert_eq!(order(&sandbox), "a b");
     assert_eq!(states(&sandbox), "a completed, b completed, c waiting");
-    // At once.
+    // Immediately.
     wait(&sandbox, "c");
     let (_, background) = Detached::started(good(&sandbox, &["run", "--detach"]));
     sandbox.awaited("at-c");

@@ -1,7 +1,7 @@
-//! Loops with real agents, against a model on loopback that says what a script says.
+//! Loops with real agents, and a scripted model on loopback.
 //!
 //! `RETAKE_CLAUDE`, `RETAKE_CODEX`, `RETAKE_GEMINI` and `RETAKE_OPENCODE` name their programs.
-//! Without one its tests look at nothing; on CI, where all are installed, that is a failure.
+//! Without one its tests are skipped; on CI, where all are installed, that is a failure.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -107,7 +107,7 @@ fn claude_with_a_key_that_is_not_valid() {
     );
 }
 
-/// Starts a loop and waits until its tool runs; gives the tool's process.
+/// Starts a loop and waits until its tool runs; returns the tool's process.
 fn in_mid_tool(sandbox: &Sandbox, model: &Model) -> (Child, i32) {
     let mut command = claude(sandbox, model, &[]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -116,7 +116,7 @@ fn in_mid_tool(sandbox: &Sandbox, model: &Model) -> (Child, i32) {
 }
 
 fn ended(mut child: Child, signal: i32) -> i32 {
-    // SAFETY: to a child of ours that was not waited for.
+    // SAFETY: to this process's child, which has not been reaped.
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
     let mut status = None;
     eventually("the end of retake", || {
@@ -154,7 +154,7 @@ fn claude_interrupted_and_killed_in_mid_tool() {
     assert!(sandbox.shown()["iterations"][1]["tokens"].as_u64().unwrap() > 0);
 }
 
-/// One loop in the background, of an agent that completes its task in its first iteration; gives its
+/// One loop in the background, of an agent that completes its task in its first iteration; returns its
 /// log.
 fn detached_loop(sandbox: &Sandbox, kind: &str, command: &mut Command) -> String {
     command.args(["agent", "run", "task", "--detach", "--dangerously-skip-permissions", "-m", "1"]);
@@ -238,8 +238,8 @@ fn opencode_in_a_detached_loop() {
     }
 }
 
-/// One iteration of an agent that may not ask anybody and wants to run a command; gives which tools it
-/// was denied.
+/// One iteration of an agent that cannot ask for permission and wants to run a command; returns the denied
+/// tools.
 fn denied(sandbox: &Sandbox, command: &mut Command) -> String {
     command.args(["agent", "run", "task", "-v", "-m", "1", "--max-failures", "2"]);
     let called = called(command);
@@ -287,13 +287,13 @@ fn opencode_names_the_tool_that_was_denied() {
     assert_eq!(denied(&sandbox, &mut sandbox.command(RETAKE)), "bash");
 }
 
-/// The options of a confined loop. The program may lie below /tmp, which a sandbox has its own of.
+/// The options of a confined loop. The program may be below /tmp, which a sandbox replaces.
 fn confined_options(program: &Path) -> [String; 2] {
     let package = program.ancestors().find(|dir| dir.ends_with("node_modules")).unwrap_or(program);
     ["--sandbox".to_owned(), format!("--allow-read={}", package.display())]
 }
 
-/// A workspace for an agent in a sandbox; links below /tmp are not there inside.
+/// A workspace for an agent in a sandbox; links below /tmp do not exist inside.
 fn confined_sandbox(variable: &str, kind: &str, extra: &str) -> Option<(Sandbox, PathBuf)> {
     let program = program(variable)?.canonicalize().unwrap();
     let sandbox = sandbox(kind, &program, extra);
@@ -306,12 +306,12 @@ fn confined_step(sandbox: &Sandbox) -> String {
     format!("echo made > made.txt; echo x > {}; cat /proc/1/comm; {done}", outside())
 }
 
-/// A file that could be written without a sandbox. Below /tmp a sandbox has files of its own.
+/// A file that could be written without a sandbox. /tmp is replaced in a sandbox.
 fn outside() -> String {
     format!("/var/retake-outside-{}", std::process::id())
 }
 
-/// One loop of an agent inside; gives what was said.
+/// One loop of a confined agent; returns the output.
 fn confined_loop(
     sandbox: &Sandbox,
     program: &Path,
@@ -331,7 +331,7 @@ fn confined_loop(
     let run = sandbox.shown()["iterations"][0]["runId"].as_str().unwrap().to_owned();
     let report = sandbox.retake(&["runs", "show", &run, "--json"]).json()["sandbox"].clone();
     assert_eq!(report["level"], "full", "{report}");
-    // Nobody answered but the model.
+    // Only the model was reached.
     let network = report["network"].as_array().unwrap().iter();
     let answered = network.filter(|used| used["receivedBytes"].as_u64().unwrap() > 0);
     let hosts: BTreeSet<&str> = answered.map(|used| used["host"].as_str().unwrap()).collect();
@@ -386,7 +386,7 @@ fn opencode_works_inside_a_sandbox_and_not_outside_of_it() {
     confined_loop(&sandbox, &program, &model, &mut sandbox.command(RETAKE));
 }
 
-/// Three of them in trees of their own, confined, with a gate on the merged result.
+/// Three of them in separate clones, confined, with a gate on the merged result.
 #[test]
 fn claude_three_at_once() {
     let Some((sandbox, program)) = confined_sandbox("RETAKE_CLAUDE", "claude", "") else { return };

@@ -1,4 +1,4 @@
-//! A runner that dies at any moment: what it counted, waited for and was told is not lost.
+//! A runner that dies at any moment: its counts, waits and messages are not lost.
 
 use crate::common::{STUBBORN, Sandbox, eventually, on_disk};
 
@@ -19,7 +19,7 @@ fn a_killed_runner_loses_nothing() {
     sandbox.workspace("task", &[]);
     let running = sandbox.start_agent(&[]);
     sandbox.awaited("pid");
-    // Its output is on the record before it dies.
+    // Its output is recorded before it dies.
     eventually("the output", || on_disk(&sandbox.store(), b"\"input_tokens\":55"));
     running.signal(libc::SIGKILL);
     running.end();
@@ -27,7 +27,7 @@ fn a_killed_runner_loses_nothing() {
     assert_eq!(sandbox.statuses(), "1 completed, 2 interrupted");
     assert_eq!(sandbox.stop_reason(), "interrupted");
 
-    // 100 and 7 and 55 and 100 tokens: the third of 262 would be too much.
+    // 100, 7, 55 and 100 tokens: the third one, at 262, exceeds the budget.
     let called = sandbox.run_agent(&["--max-tokens", "262", "-m", "5"]);
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert!(called.stdout.contains("Continuing the loop"), "{}", called.snapshot());
@@ -51,7 +51,7 @@ fn many_deaths_at_any_moment_leave_exact_counters() {
     sandbox.workspace("task", &[]);
     for round in 0..12u64 {
         let running = sandbox.start_agent(&["-q"]);
-        // Any moment will do: in a hook, in the agent, between them.
+        // At any moment: in a hook, in the agent, between them.
         std::thread::sleep(std::time::Duration::from_millis(30 + round * 23 % 140));
         running.signal(libc::SIGKILL);
         running.end();
@@ -79,7 +79,7 @@ fn after_a_death_the_time_in_between_is_not_counted() {
     sandbox.awaited("ready");
     running.signal(libc::SIGKILL);
     running.end();
-    // Longer than the loop may take.
+    // Longer than the loop's time limit.
     std::thread::sleep(std::time::Duration::from_millis(2200));
     let called = sandbox.run_agent(&["--max-time", "2s"]);
     assert_eq!(
@@ -134,7 +134,7 @@ fn what_the_gate_said_reaches_the_next_prompt_after_a_death() {
     assert!(!sandbox.prompt(1).contains("the door is blue"));
     assert!(sandbox.prompt(2).contains("the door is blue"), "{}", sandbox.prompt(2));
     assert_eq!(sandbox.statuses(), "1 completed, 2 completed");
-    // It was used: another loop is not told again.
+    // It was used: another loop does not get the message again.
     std::fs::remove_file(sandbox.project().join("passes")).unwrap();
     assert_eq!(sandbox.run_agent(&["-m", "1", "--again"]).code, 0);
     assert!(!sandbox.prompt(3).contains("the door is blue"));

@@ -69,7 +69,7 @@ fn completes_in_three_iterations_and_shows_them() {
     assert_eq!(iterations[2]["filesDeleted"], serde_json::json!(["made"]));
     assert_eq!(iterations[0]["summary"], "first");
     assert_eq!((&iterations[2]["costUsd"], &iterations[2]["tokens"]), (&0.03.into(), &300.into()));
-    // The runs are on the record, each with its output.
+    // The runs are recorded, each with its output.
     let run = iterations[1]["runId"].as_str().unwrap();
     assert!(sandbox.retake(&["runs", "logs", run]).stdout.contains("session-2"));
     let metadata = sandbox.metadata();
@@ -83,7 +83,7 @@ fn completes_in_three_iterations_and_shows_them() {
     for part in ["completed", "all is done", "$0.06", "500 tokens"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // What the user wrote reaches the agent as it is, by standard input alone.
+    // The user's text reaches the agent unchanged, by standard input alone.
     assert!(sandbox.prompt(1).contains("Do the work for $5 {{now}}."));
     let argv = std::fs::read_to_string(sandbox.agent_dir().join("argv-1")).unwrap();
     assert!(argv.contains("--append-system-prompt") && !argv.contains("$5"));
@@ -153,7 +153,7 @@ fn words_and_exit_codes_of_the_agent_decide_nothing() {
         "",
         &[
             "start; say 'error: failed, fatal'; progress 1 3; result; exit 1",
-            // Nothing that could be read.
+            // Unreadable.
             "echo success; exit 0",
         ],
     );
@@ -192,7 +192,7 @@ fn the_maximum_of_iterations() {
     }
     assert_eq!(sandbox.stop_reason(), "max_iterations");
     assert_eq!(sandbox.metadata()["status"], "in_progress");
-    // Counted anew for each invocation; numbers go on.
+    // Counted separately for each invocation; numbers continue.
     assert_eq!(sandbox.run_agent(&["-m", "1", "--fail-incomplete"]).code, 3);
     assert_eq!(sandbox.statuses(), "1 completed, 2 completed, 3 completed");
     assert_eq!(sandbox.metadata()["executionIterations"], 3);
@@ -227,7 +227,7 @@ fn stagnation_is_for_iterative_mode() {
 #[test]
 fn no_progress_is_seen_in_what_was_done() {
     let sandbox = Sandbox::new();
-    // It says that it works, and changes nothing.
+    // It claims to work, and changes nothing.
     sandbox
         .agent("", &["start; echo x > file; progress 1 9; result", "start; progress 2 9; result"]);
     sandbox.workspace("task", &[]);
@@ -259,7 +259,7 @@ fn test_results_come_from_what_tools_printed() {
 #[test]
 fn a_part_of_a_report_counts_and_is_called_partial() {
     let sandbox = Sandbox::new();
-    // No line of it has a number, which every whole report has.
+    // No line has a number, unlike those of a complete report.
     let printed = "test_a (t.T.test_a) ... ok\\ntest_b (t.T.test_b) ... FAIL\\n";
     let step = format!(
         "start; tool Bash '{{\"command\":\"python3 -m unittest -v 2>&1 | head -2\"}}'; returned '{printed}' false; complete; result"
@@ -361,7 +361,7 @@ fn levels_of_output() {
     for wrong in [&["-v", "-q"][..], &["-q", "--output", "verbose"], &["--output", "loud"]] {
         assert_eq!(sandbox.run_agent(wrong).code, 1, "{wrong:?}");
     }
-    // Errors are seen at every level.
+    // Errors are shown at every level.
     sandbox.agent("", &["start; failed 400 broken"]);
     assert!(sandbox.run_agent(&["-q", "--again"]).stderr.contains("Iteration 5 failed: broken"));
 }
@@ -412,7 +412,7 @@ fn a_log_that_cannot_be_written_stops_nothing() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; complete; result"]);
     let dir = sandbox.workspace("task", &[]);
-    // A link where the log of any of the next seconds would be.
+    // A link at the path of the log for any of the next seconds.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     for second in now..now + 60 {
         let at = sandbox.sh(&format!("date -u -d @{second} +%Y%m%d-%H%M%S")).stdout;
@@ -441,7 +441,7 @@ fn a_custom_agent_is_judged_by_its_exit_code() {
         called.snapshot()
     );
     assert!(sandbox.logs().contains("AGENT OUTPUT:\nworking\n"), "{}", sandbox.logs());
-    // The system prompt comes with the rest.
+    // The system prompt is in the same request.
     assert!(sandbox.prompt(1).contains("Do the work for $5"));
     assert_eq!(std::fs::read_to_string(sandbox.agent_dir().join("argv-1")).unwrap(), "--fast\n");
 }

@@ -1,4 +1,4 @@
-//! What makes a loop safe to leave alone: limits, budgets, ends that are ends, restarts.
+//! What makes it safe to leave a loop alone: limits, budgets, reliable ends, restarts.
 
 use crate::common::{STUBBORN, Sandbox, eventually};
 
@@ -24,7 +24,7 @@ fn a_limit_can_end_the_loop() {
     assert_eq!(sandbox.stop_reason(), "rate_limit");
     assert_eq!(sandbox.statuses(), "1 completed");
     assert_eq!(sandbox.metadata()["status"], "in_progress");
-    // The number was not used up.
+    // The iteration number was not used up.
     assert_eq!(sandbox.run_agent(&["--on-limit", "stop"]).code, 0);
     assert_eq!(sandbox.statuses(), "1 completed, 2 completed");
 }
@@ -56,11 +56,11 @@ fn errors_that_pass_are_tried_again() {
     sandbox.workspace("task", &[]);
     let called = sandbox.run_agent(&[]);
     assert_eq!(called.code, 1, "{}", called.snapshot());
-    // Two tries, then one that counts; then one and three more tries, which is enough.
+    // Two attempts, then one that counts; then one and three more attempts, which is the maximum.
     assert_eq!(sandbox.calls(), 7);
     assert_eq!(sandbox.statuses(), "1 completed, 2 failed");
     assert!(called.stderr.contains("Iteration 2 failed: it went wrong"), "{}", called.snapshot());
-    // What does not pass is not tried again.
+    // A permanent error is not retried.
     let sandbox = Sandbox::new();
     sandbox.agent(config, &["start; failed 401"]);
     sandbox.workspace("task", &[]);
@@ -71,14 +71,14 @@ fn errors_that_pass_are_tried_again() {
 #[test]
 fn budgets_end_the_loop() {
     let cases = [
-        // Reached by what was reported at the end.
+        // Reached by the report at the end.
         ("--max-cost", "0.02", "start; progress 1 9; result 0.01", "budget_cost", 2),
         ("--max-tokens", "250", "start; progress 1 9; result 0.01 100", "budget_tokens", 3),
-        // Reached in the middle: the agent is ended.
+        // Reached in the middle: the agent is terminated.
         ("--max-tokens", "250", "start; used a 200; used b 100; sleep 1000", "budget_tokens", 1),
         ("--max-iteration-tokens", "50", "start; used a 60; sleep 1000", "budget_tokens", 1),
         ("--max-time", "1s", "start; sleep 1000", "budget_time", 1),
-        // The agent stopped by itself at the amount that it was given.
+        // The agent stopped by itself at the given amount.
         (
             "--max-iteration-cost",
             "0.5",
@@ -183,7 +183,7 @@ fn an_interrupt_ends_politely() {
     assert_eq!(sandbox.shown()["iterations"][1]["tokens"], 30);
     let log = sandbox.logs();
     assert!(log.contains("in the middle") && log.contains("STOPPED: interrupted"), "{log}");
-    // The next one reports it, and continues the numbers.
+    // The next run reports it, and continues the numbers.
     sandbox.agent("", &["start; complete; result"]);
     assert_eq!(sandbox.run_agent(&[]).code, 0);
     assert!(sandbox.prompt(sandbox.calls()).contains("was interrupted"));
@@ -193,7 +193,7 @@ fn an_interrupt_ends_politely() {
 #[test]
 fn a_second_interrupt_ends_at_once() {
     let sandbox = Sandbox::new();
-    // Takes its time to end, and would be given it.
+    // Ends slowly, and would get the time for it.
     let slow = "trap 'touch \"$dir/ending\"; sleep 4; touch \"$dir/ended\"; exit' TERM INT; start; \
                 touch \"$dir/ready\"; while :; do sleep 0.05; done";
     sandbox.agent("", &[slow]);
@@ -246,14 +246,14 @@ fn an_interrupt_before_or_outside_the_loop_is_an_interrupt() {
             .spawn()
             .unwrap();
         sandbox.awaited("ready");
-        // SAFETY: to a child of ours that was not waited for.
+        // SAFETY: to this process's child, which has not been reaped.
         unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
         let status = child.wait().unwrap();
         std::fs::remove_file(sandbox.agent_dir().join("ready")).unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGINT));
     };
     interrupted("verify");
-    // Already when asked for its version.
+    // Even while its version is queried.
     let ready = sandbox.agent_dir().join("ready");
     std::fs::write(&agent, format!("#!/bin/sh\ntouch {}\nsleep 1000\n", ready.display())).unwrap();
     interrupted("run");
@@ -314,14 +314,14 @@ fn root_is_refused_before_the_first_iteration() {
     assert!(called.stderr.contains("⚠️ --dangerously-skip-permissions"), "{}", called.snapshot());
     let argv = std::fs::read_to_string(sandbox.agent_dir().join("argv-1")).unwrap();
     assert!(argv.contains("--dangerously-skip-permissions"));
-    // Never kept.
+    // Never stored.
     assert!(!sandbox.metadata().to_string().contains("dangerously"));
     assert_eq!(sandbox.run_agent(&["--again"]).code, 0);
     let argv = std::fs::read_to_string(sandbox.agent_dir().join("argv-2")).unwrap();
     assert!(!argv.contains("dangerously"));
 }
 
-/// An agent that tidies up too much must not end its own loop, nor let a second one begin.
+/// An agent that deletes its workspace must not end its own loop, nor let a second one begin.
 #[test]
 fn an_agent_that_destroys_its_workspace_goes_on() {
     for destruction in [

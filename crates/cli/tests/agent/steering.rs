@@ -1,4 +1,4 @@
-//! Steering a loop from elsewhere, and going back.
+//! Controlling a loop from another terminal, and rollbacks.
 use crate::common::{STUBBORN, Sandbox, eventually};
 
 /// Waits in each iteration for a file `go-N`.
@@ -34,7 +34,7 @@ fn stop_ends_after_this_iteration() {
         (sandbox.statuses().as_str(), sandbox.stop_reason().as_str()),
         ("1 completed", "stopped")
     );
-    // A stop is for a loop that runs, and used up by it.
+    // A stop applies to a running loop, and only once.
     let called = sandbox.retake(&["agent", "stop", "task"]);
     assert_eq!(called.code, 1);
     assert!(called.stderr.contains("task is not running"), "{}", called.snapshot());
@@ -91,7 +91,7 @@ fn what_is_told_goes_into_the_next_prompt_once() {
     go(&sandbox, 1);
     assert_eq!(running.end().code, 0);
     assert!(sandbox.prompt(1).contains("before it runs"));
-    // Again for the second try of the same iteration, and not in the one after.
+    // Repeated in the second attempt at the same iteration, but not in the next iteration.
     for call in [2, 3] {
         let prompt = sandbox.prompt(call);
         assert!(prompt.contains("pay $5 for {{this}}\n\nand then that"), "{prompt}");
@@ -118,7 +118,7 @@ fn stop_now_cuts_the_iteration_off() {
     assert_eq!(sandbox.statuses(), "1 interrupted");
     assert_eq!(sandbox.stop_reason(), "stopped");
     assert_eq!(std::fs::read_to_string(sandbox.project().join("end")).unwrap(), "stopped\n");
-    // It is used up, and the next loop is not told of it.
+    // It is used up, so the next loop does not get it.
     sandbox.agent("", &["start; complete; result"]);
     assert_eq!(sandbox.run_agent(&[]).code, 0);
     assert_eq!(sandbox.stop_reason(), "completed");

@@ -1,5 +1,5 @@
-//! What a person at a terminal sees of an agent: the live line, the countdown, the chart, and a
-//! session that is theirs.
+//! An agent as seen by a person at a terminal: the live line, the countdown, the chart, and an
+//! interactive session.
 use crate::common::{RETAKE, Sandbox, Screen};
 
 /// `retake agent …` alone on a terminal.
@@ -29,13 +29,13 @@ fn a_live_line_tells_how_it_goes() {
     std::fs::write(sandbox.agent_dir().join("go-2"), "").unwrap();
     let (code, seen) = screen.end();
     assert_eq!(code, 0, "{seen}");
-    // The last one was taken away before the next message came.
+    // The last one was erased before the next message.
     let last = seen.rfind("\u{1b}[2KIteration 2/2").unwrap();
     let rest = &seen[last + 4..];
     let next = rest.find('\n').unwrap();
     assert!(rest[..next].contains("\r\u{1b}[2K"), "{:?}", &rest[..next]);
 
-    // In a narrow terminal it stays on its line, and without one there is none.
+    // In a narrow terminal it fits on one line, and without a terminal there is none.
     for name in ["count", "go-2"] {
         std::fs::remove_file(sandbox.agent_dir().join(name)).unwrap();
     }
@@ -43,7 +43,7 @@ fn a_live_line_tells_how_it_goes() {
     screen.expect("Iteration 4/4");
     std::fs::write(sandbox.agent_dir().join("go-2"), "").unwrap();
     let (_, seen) = screen.end();
-    // A message that follows is not drawn over.
+    // A following message is not overwritten.
     let live: Vec<_> = drawn(&seen).into_iter().filter(|l| l.starts_with("Iteration")).collect();
     assert!(live.iter().all(|line| line.chars().count() < 20), "{live:?}");
     std::fs::write(sandbox.agent_dir().join("go-3"), "").unwrap();
@@ -67,7 +67,7 @@ fn a_wait_counts_down_and_ends_with_one_key() {
         .collect();
     assert!(seconds.windows(2).all(|pair| pair[1] <= pair[0]), "{seconds:?}");
     assert!(seconds.first() > seconds.last(), "{seconds:?}");
-    // Once for those who read later.
+    // Once for later readers.
     assert_eq!(sandbox.logs().matches("continuing in").count(), 1);
 
     let sandbox = Sandbox::new();
@@ -131,7 +131,7 @@ fn the_history_as_a_chart() {
     let last = sandbox.retake(&["agent", "show", "task", "--last", "2"]).stdout;
     assert!(last.contains("iterations 2 to 3\ntests    █·  4\n"), "{last}");
 
-    // Colours on a terminal, unless told otherwise, and never the only carrier.
+    // Colours on a terminal, unless disabled, and never the only carrier of meaning.
     let coloured = sandbox.on_terminal((80, 50), &[], &["agent", "show", "task"]);
     assert!(coloured.contains("\u{1b}[") && coloured.contains("completed"), "{coloured:?}");
     for (variables, words) in [

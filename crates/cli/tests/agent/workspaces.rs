@@ -60,7 +60,7 @@ fn init_writes_what_was_asked_for() {
     assert_eq!((&made["maxIterations"], &made["delay"]), (&20.into(), &0.into()));
     assert_eq!(made["stagnationThreshold"], 0);
     assert_eq!(made["notifyEvents"], json!(["error", "completion"]));
-    // Not again over it, and no nonsense.
+    // Neither a second time nor with invalid values.
     for wrong in [
         &["init", "a"][..],
         &["init", "c", "--mode", "fast"],
@@ -158,7 +158,7 @@ fn list_and_reset() {
         (&"in_progress".into(), &0.into())
     );
     assert!(sandbox.project().join(".agent/workspaces/task/.status.json").exists());
-    // One that cannot be read is listed with its trouble.
+    // An unreadable one is listed with its error.
     sandbox.file(".agent/workspaces/other/.metadata.json", "{");
     assert!(ok(&sandbox, &["list"]).stdout.contains("not valid"));
     refused(&sandbox, &["run", "other"]);
@@ -169,7 +169,7 @@ fn clean_and_archive() {
     let sandbox = Sandbox::new();
     let dir = sandbox.workspace("task", &[]);
     std::fs::write(dir.join("working/notes"), "n").unwrap();
-    // Nobody to ask.
+    // Cannot ask without a terminal.
     refused(&sandbox, &["clean", "task"]);
     assert!(dir.exists());
     ok(&sandbox, &["clean", "task", "-f"]);
@@ -256,7 +256,7 @@ fn settings_are_read_changed_and_checked() {
     );
     ok(&sandbox, &["config", "claude.args", "--remove", "opus"]);
     assert_eq!(ok(&sandbox, &["config", "claude.args", "--json"]).json(), json!(["--model"]));
-    // The workspace over the project, the project over the user.
+    // The workspace overrides the project, and the project the user.
     ok(&sandbox, &["config", "-g", "outputLevel", "verbose"]);
     ok(&sandbox, &["config", "-w", "task", "outputLevel", "verbose"]);
     assert_eq!(get(&["config", "outputLevel"]), "quiet\n");
@@ -342,10 +342,10 @@ fn sessions_and_reports() {
     );
     assert_eq!(sandbox.retake(&["agent", "verify", "task", "-q"]).snapshot(), "exit 1\n");
     refused(&sandbox, &["verify", "task", "--depth", "total"]);
-    // A report from before is not taken for a new one.
+    // An old report is not mistaken for a new one.
     sandbox.agent("", &["start; result"]);
     assert!(refused(&sandbox, &["verify", "task"]).contains("no report"));
-    // None of this is a loop.
+    // None of these is a loop.
     assert_eq!(sandbox.logs(), "");
     assert_eq!(sandbox.statuses(), "");
 }
@@ -379,7 +379,7 @@ fn places_can_be_elsewhere() {
     sandbox.file("ws/task/INSTRUCTIONS.md", "x");
     ok(&sandbox, &["run", "task", "--workspaces-dir", "ws", "-m", "1"]);
     let shown = ok(&sandbox, &["show", "task", "--json", "--workspaces-dir", "ws"]).json();
-    // What the loop writes there is no work of the agent's.
+    // Files that the loop writes do not count as the agent's work.
     assert_eq!(shown["iterations"][0]["filesCreated"], json!([]));
     assert_eq!(shown["iterations"][0]["progressDetected"], false);
 }
@@ -420,7 +420,7 @@ fn a_task_comes_from_a_file_or_standard_input() {
         assert_eq!(std::fs::read_to_string(path).unwrap(), "Mend the roof.\n");
         assert_eq!(sandbox.retake(&["agent", "run", name]).code, 0);
     }
-    // Nothing is made of a description that cannot be read.
+    // Nothing is created from an unreadable description.
     sandbox.file("empty", " \n");
     refused(&sandbox, &["init", "three", "--from", "empty"]);
     refused(&sandbox, &["init", "three", "--from", "missing"]);
@@ -481,7 +481,7 @@ fn show_counts_the_lines_of_changed_files() {
     let sandbox = Sandbox::new();
     sandbox.git(&["init", "-q"]);
     let text = "start; printf 'b\\nd\\n' > kept; echo a > made; rm gone; result";
-    // Of a file that is no text there are no lines, so that a sum would be too small.
+    // A binary file has no lines, so a sum would be too small.
     let binary = "start; printf 'x\\0y' > image; echo z >> kept; result";
     sandbox.agent("", &[text, binary]);
     sandbox.workspace("task", &[]);

@@ -1,5 +1,5 @@
-//! What the tests of agents add to the sandbox: workspaces, agents that do what a shell script
-//! says, and loops that run beside the test.
+//! Helpers for tests of agents: workspaces, agents that run a shell script, and loops that run beside
+//! the test.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Called, RETAKE, Sandbox, alive, eventually};
 
-/// What the scripts of an agent can use. `$dir` is outside the project, `$n` counts calls.
+/// Functions for the scripts of an agent. `$dir` is outside the project, `$n` counts calls.
 const WORDS: &str = r##"#!/bin/sh
 dir=DIR
 if [ "$1" = --version ]; then echo 'fake 1.0'; exit; fi
@@ -34,7 +34,7 @@ progress() { status '{"complete":false,"worked":true,"progress":{"completed":'$1
 complete() { status '{"complete":true,"worked":true,"summary":"all is done"}'; }
 "##;
 
-/// Ignores TERM, and leaves a child in a session of its own that does so too.
+/// Ignores SIGTERM, and leaves a child in its own session that does so, too.
 pub(crate) const STUBBORN: &str = r#"trap '' TERM INT
 start
 setsid sh -c 'trap "" TERM INT HUP; echo $$ > "'$dir'/child.new"; mv "'$dir'/child.new" "'$dir'/child"; while :; do sleep 1000; done' &
@@ -43,8 +43,8 @@ echo $$ > "$dir/pid.new"; mv "$dir/pid.new" "$dir/pid"
 while :; do sleep 1000; done"#;
 
 impl Sandbox {
-    /// What an agent does when it is called the first time, the second time, and so on; beyond the
-    /// last it does the last again. `extra` goes under `agent:` of the configuration.
+    /// An agent that runs the first step at its first call, the second step at the second, and so on; after the
+    /// last one it repeats that. `extra` goes under `agent:` of the configuration.
     pub(crate) fn agent(&self, extra: &str, steps: &[&str]) -> PathBuf {
         let dir = self.agent_dir();
         std::fs::create_dir_all(&dir).expect("made");
@@ -99,7 +99,7 @@ impl Sandbox {
         called.json()
     }
 
-    /// The only workspace, as `list` has it.
+    /// The only workspace, as listed by `list`.
     pub(crate) fn listed_task(&self) -> Value {
         let called = self.retake(&["agent", "list", "--json"]);
         assert_eq!(called.code, 0, "{}", called.snapshot());
@@ -126,7 +126,7 @@ impl Sandbox {
         serde_json::from_slice(&std::fs::read(path).expect("read")).expect("JSON")
     }
 
-    /// What the agent got on its standard input, call by call.
+    /// The agent's standard input in a call.
     pub(crate) fn prompt(&self, call: u32) -> String {
         std::fs::read_to_string(self.agent_dir().join(format!("prompt-{call}"))).expect("called")
     }
@@ -149,7 +149,7 @@ impl Sandbox {
         paths.iter().map(|path| std::fs::read_to_string(path).expect("read")).collect()
     }
 
-    /// A file that a workspace's loop keeps beside the record.
+    /// A file of a workspace's loop beside the record.
     pub(crate) fn loop_state(&self, workspace: &str, file: &str) -> Option<String> {
         let dirs = std::fs::read_dir(self.store().join("agent")).ok()?;
         let start = format!("{workspace}-");
@@ -172,14 +172,14 @@ impl Sandbox {
         Detached::started(self.retake(&words))
     }
 
-    /// Waits for a file that a script of the agent made.
+    /// Waits for a file that a script of the agent creates.
     pub(crate) fn awaited(&self, name: &str) -> String {
         let path = self.agent_dir().join(name);
         eventually(name, || path.exists());
         std::fs::read_to_string(path).expect("read")
     }
 
-    /// Waits until nothing of a [`STUBBORN`] agent is left.
+    /// Waits until no process of a [`STUBBORN`] agent is left.
     pub(crate) fn gone(&self) {
         for name in ["pid", "child"] {
             let pid: i32 = self.awaited(name).trim().parse().expect("a number");
@@ -205,7 +205,7 @@ pub(crate) struct Detached {
 }
 
 impl Detached {
-    /// Of what was said when it started.
+    /// From the output at its start.
     pub(crate) fn started(called: Called) -> (Called, Self) {
         assert_eq!(called.code, 0, "{}", called.snapshot());
         let pid = called.stdout.split("(pid ").nth(1).and_then(|rest| rest.split(')').next());
@@ -219,7 +219,7 @@ impl Detached {
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: to the process that our command started.
+        // SAFETY: to the process that this test started.
         unsafe { libc::kill(self.pid, signal) };
     }
 
@@ -253,7 +253,7 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: to a child of ours that was not waited for.
+        // SAFETY: to this process's child, which has not been reaped.
         assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
     }
 

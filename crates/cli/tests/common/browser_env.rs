@@ -1,4 +1,4 @@
-//! A real browser: Debian's Chromium without a window, driven through its WebDriver.
+//! A real browser: Debian's headless Chromium, driven through its WebDriver.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// `None` where there is none and none was promised: `cargo xtask test` installs one and
-    /// promises it.
+    /// `None` if it is not installed and not required: `cargo xtask test` installs it and
+    /// requires it.
     pub(crate) fn open() -> Option<Self> {
         let started = Command::new("chromedriver")
             .arg("--port=0")
@@ -37,10 +37,10 @@ impl Browser {
         let port = lines.find_map(|line| {
             let line = line.expect("text");
             let port = line.rsplit_once("on port ")?.1.trim_end_matches('.').parse();
-            // First it says which port it was told.
+            // The first line only repeats the requested port.
             port.ok().filter(|port: &u16| *port != 0)
         });
-        // It must not block on a pipe that nobody reads.
+        // It must not block on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let profile = tempfile::tempdir().expect("a directory");
         let arguments = json!([
@@ -61,8 +61,8 @@ impl Browser {
             Self { driver, port: port.expect("a port"), session: String::new(), profile };
         let session = browser.call("POST", "/session", &capabilities);
         browser.session = session["sessionId"].as_str().expect("a session").to_owned();
-        // A page without script is loaded when it is loaded; an element is waited for. A script on a
-        // page that is flooded takes its time on a busy machine.
+        // Pages without scripts load synchronously; elements are waited for. A script on a
+        // page with much output is slow on a busy machine.
         browser.post("/timeouts", &json!({"implicit": 10_000, "script": 180_000}));
         Some(browser)
     }
@@ -88,25 +88,25 @@ impl Browser {
         self.post("/url", &json!({"url": address}));
     }
 
-    /// What a piece of script returns.
+    /// The value of a script.
     pub(crate) fn eval(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({"script": format!("return ({script})"), "args": []}))
     }
 
-    /// Waits until a piece of script says so.
+    /// Waits until a script returns true.
     pub(crate) fn until(&self, script: &str) {
         eventually(script, || self.eval(script) == true);
     }
 
-    /// What axe-core finds wrong with the page for people who cannot see it, or not well; nothing where
-    /// axe-core is not there: `cargo xtask test` installs it.
+    /// Accessibility problems of the page according to axe-core; empty if
+    /// axe-core is not installed: `cargo xtask test` installs it.
     pub(crate) fn violations(&self) -> Vec<String> {
         let Some(script) = std::env::var_os("RETAKE_AXE") else {
             super::skip("RETAKE_AXE does not name the script of axe-core");
             return Vec::new();
         };
         let script = std::fs::read_to_string(script).expect("axe-core");
-        // Not as a part of the page, whose policy would not have it.
+        // Not as a part of the page, whose policy would forbid it.
         self.post("/execute/sync", &json!({"script": script, "args": []}));
         let found = self.eval(
             "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.map((one) => \
@@ -134,7 +134,7 @@ impl Browser {
     }
 
     pub(crate) fn click(&self, selector: &str) {
-        // Another page may arrive between the look and the click, which then does nothing.
+        // Another page may load between the search and the click, which then has no effect.
         eventually(selector, || {
             let element = self.element(selector);
             let path = format!("/session/{}/element/{element}/click", self.session);
@@ -175,7 +175,7 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &json!({"features": features}));
     }
 
-    /// Keeps a picture of what is to be seen, for people to look at.
+    /// Saves a screenshot for people.
     pub(crate) fn picture(&self, name: &str) {
         let picture =
             self.call("GET", &format!("/session/{}/screenshot", self.session), &json!({}));
@@ -185,7 +185,7 @@ impl Browser {
         std::fs::write(dir.join(format!("{name}.png")), bytes.expect("base64")).expect("written");
     }
 
-    /// What the page complained about: broken rules, failed requests, errors of its script.
+    /// Messages of the page: violated policies, failed requests, script errors.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.post("/se/log", &json!({"type": "browser"}));
         let entries = log.as_array().cloned().unwrap_or_default();
@@ -196,7 +196,7 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The driver may not answer; its browser must not outlive the test all the same.
+            // Even if the driver does not answer, its browser must not outlive the test.
             let profile = self.profile.path();
             _ = Command::new("pkill").args(["-KILL", "-f"]).arg(profile).status();
         } else if !self.session.is_empty() {

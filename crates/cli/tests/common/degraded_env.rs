@@ -1,8 +1,8 @@
-//! Machines that lack something, simulated.
+//! Simulates machines that lack something.
 
-/// Takes something away from a command and runs it: `landlock`, `namespaces`, `networks` (of one's
-/// own), `mounts`, and `questions` or `answers` of a notified call, by a filter of system calls;
-/// `domain` by an outer Landlock domain that forbids mounts and nothing else.
+/// Removes a feature for a command and runs it: `landlock`, `namespaces`, `networks` (network
+/// namespaces), `mounts`, and `questions` or `answers` of a notified call, by a filter of system calls;
+/// `domain` by an outer Landlock domain that only forbids mounts.
 pub(crate) const WITHOUT: &str = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-//! A record with something of everything, to be looked at.
+//! A record with examples of everything, for the page.
 
 use jiff::{SignedDuration, Timestamp};
 use retake_store::Store;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::Sandbox;
 
-/// What a run of the gallery was.
+/// An example run.
 pub(crate) struct Shown<'a> {
     pub(crate) command: &'a str,
     pub(crate) ago_minutes: i64,
@@ -21,7 +21,7 @@ pub(crate) struct Shown<'a> {
     pub(crate) output: &'a str,
     pub(crate) of: Option<(Kind, LoopId, u64)>,
     pub(crate) labels: Vec<(String, String)>,
-    /// What it did, as the record has it: metrics, test results.
+    /// Its effects, as recorded: metrics, test results.
     pub(crate) effects: Option<serde_json::Value>,
 }
 
@@ -92,8 +92,8 @@ const MODULES: [&str; 6] = ["cart", "checkout", "orders", "parser", "planner", "
 const CASES: [&str; 6] =
     ["adds", "is_idempotent", "never_spins", "rejects_nothing", "round_trip", "survives_a_restart"];
 
-/// A suite in which one test is flaky, one got slower, and one broke towards the end: its code, its output
-/// and its results.
+/// A suite in which one test is flaky, one became slower, and one broke towards the end: its exit code, output
+/// and results.
 fn suite(n: u64) -> (i32, String, serde_json::Value) {
     let mut output =
         "   Compiling engine v0.3.0\n    \u{1b}[1;32mFinished\u{1b}[0m `test` profile in 4.1s\n\n"
@@ -132,7 +132,7 @@ fn suite(n: u64) -> (i32, String, serde_json::Value) {
     (if failed.is_empty() { 0 } else { 101 }, output, json!({"testResults": results}))
 }
 
-/// Ordinary runs over a week, with nights in which nobody works.
+/// Ordinary runs over a week, with idle nights.
 pub(crate) fn ordinary(store: &mut Store) {
     let commands = [
         "cargo test --workspace",
@@ -155,7 +155,7 @@ pub(crate) fn ordinary(store: &mut Store) {
     }
 }
 
-/// A matrix of two versions and two sizes, one of which got slower.
+/// A matrix of two versions and two sizes, one of which became slower.
 pub(crate) fn matrix(store: &mut Store, purpose: &str) -> LoopId {
     let refs = ["v1.0", "v1.1", "v1.2", "main"];
     let axes = json!({"code": refs, "size": ["small", "large"]});
@@ -249,7 +249,7 @@ pub(crate) fn bisection(store: &mut Store) -> LoopId {
     id
 }
 
-/// A crash loop as its events tell it: long enough that not all of it is on one page.
+/// The events of a crash loop: too many for one page.
 pub(crate) fn crash(store: &mut Store) -> LoopId {
     let plan = json!({"purpose": "run", "command": "./ledger --append 60", "root": "/home/ada/ledger",
         "verify": "./ledger --check", "model": "ext4", "jobs": 2, "verifyTimeoutMs": 30000, "seed": 0,

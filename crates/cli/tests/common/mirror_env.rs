@@ -1,11 +1,11 @@
-//! The two halves of a server of files: what is asked for, and a whole answer.
+//! The two halves of a file server: parsing a request, and sending a response.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
-/// The path of a request that has been read to its end, and the rest of what the client says.
-/// `None` from a client that went away, which is no concern of a server.
+/// The path of a complete request, and the rest of the connection.
+/// `None` if the client went away, which a server ignores.
 pub(crate) fn asked(stream: &TcpStream) -> Option<(String, BufReader<TcpStream>)> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut request = String::new();

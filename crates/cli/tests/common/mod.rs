@@ -1,5 +1,5 @@
-//! The one environment of the tests of the real program: a project of its own, nothing of the
-//! user's, and stdout, stderr and status of each call together.
+//! The environment of all tests of the real program: a separate project, independent of the user's
+//! settings, and stdout, stderr and exit code of each call together.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -35,8 +35,8 @@ pub(crate) use ui_env::{Answer, Ui, request};
 
 pub(crate) const RETAKE: &str = env!("CARGO_BIN_EXE_retake");
 
-/// The option that has the program itself readable in a sandbox, which has a /tmp of its own: this clone
-/// may lie below it.
+/// The option that makes the program itself readable in a sandbox, which replaces /tmp: this clone
+/// may be below it.
 pub(crate) fn own_readable() -> String {
     let directory = Path::new(RETAKE).parent().expect("it has a directory");
     format!("--allow-read={}", directory.display())
@@ -46,7 +46,7 @@ pub(crate) struct Sandbox {
     pub(crate) dir: tempfile::TempDir,
 }
 
-/// What one call gave.
+/// The result of one call.
 pub(crate) struct Called {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -71,14 +71,14 @@ impl Called {
     }
 }
 
-/// Says why a test looks at nothing.
+/// Prints why a test is skipped.
 #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
 pub(crate) fn skip(reason: &str) {
     eprintln!("SKIP: {reason}");
 }
 
 impl Sandbox {
-    /// Whether this machine has what the full level of a sandbox needs; says so where it has not.
+    /// Whether this machine supports the full level of a sandbox; prints a message if not.
     pub(crate) fn can_be_confined(&self) -> bool {
         let tried = self.retake(&["exec", "--sandbox", "--", "true"]);
         if tried.code != 0 {
@@ -104,7 +104,7 @@ impl Sandbox {
         path
     }
 
-    /// A command in the project, with the program on PATH and nothing of the user's settings.
+    /// A command in the project, with the program on PATH and none of the user's settings.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -152,7 +152,7 @@ pub(crate) fn alive(pid: i32) -> bool {
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
 }
 
-/// Whether a process runs that was started as `sleep SECONDS`, in whatever namespace.
+/// Whether a process runs that was started as `sleep SECONDS`, in any namespace.
 pub(crate) fn sleeps(seconds: &str) -> bool {
     let processes = std::fs::read_dir("/proc").expect("processes").flatten();
     processes.into_iter().any(|process| {
@@ -169,7 +169,7 @@ pub(crate) fn own_seconds() -> String {
     format!("{}", 100_000 + u64::from(std::process::id()) * 1_000 + call)
 }
 
-/// Waits for a condition, for as long as any machine may take.
+/// Waits for a condition, as long as the slowest machine may take.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !condition() {

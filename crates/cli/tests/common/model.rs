@@ -1,4 +1,4 @@
-//! A model on loopback that says what a script says.
+//! A scripted model on loopback.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ impl Model {
         Self::with_script(sandbox, &json!({"turns": turns}))
     }
 
-    /// Says the same to each of several agents at once.
+    /// Gives the same answers to each of several agents.
     pub(crate) fn saying_to_each(sandbox: &Sandbox, turns: &Value) -> Self {
         Self::with_script(sandbox, &json!({"turns": turns, "each": true}))
     }
@@ -46,7 +46,7 @@ impl Model {
         Self { server, url: url.trim_end().to_owned(), requests }
     }
 
-    /// Claude Code, started by this command, asks this model and no other.
+    /// Makes Claude Code, started by this command, use only this model.
     pub(crate) fn is_of_claude<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         for name in ["ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDECODE"] {
             command.env_remove(name);
@@ -59,7 +59,7 @@ impl Model {
             .env("IS_SANDBOX", "1")
     }
 
-    /// Codex does.
+    /// The same for Codex.
     pub(crate) fn is_of_codex<'a>(
         &self,
         sandbox: &Sandbox,
@@ -76,13 +76,13 @@ impl Model {
         command.env("CODEX_HOME", &home).env("FAKE_KEY", "dummy")
     }
 
-    /// Gemini does.
+    /// The same for Gemini.
     pub(crate) fn is_of_gemini<'a>(
         &self,
         sandbox: &Sandbox,
         command: &'a mut Command,
     ) -> &'a mut Command {
-        // How it logs in is otherwise asked by a dialog.
+        // Otherwise a dialog asks how to log in.
         let home = sandbox.dir.path().join("home/.gemini");
         std::fs::create_dir_all(&home).expect("made");
         let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});
@@ -90,7 +90,7 @@ impl Model {
         command.env("GOOGLE_GEMINI_BASE_URL", &self.url).env("GEMINI_API_KEY", "dummy")
     }
 
-    /// opencode asks this model and no other.
+    /// Makes opencode use only this model.
     pub(crate) fn is_of_opencode(&self, sandbox: &Sandbox) {
         let home = sandbox.dir.path().join("home/config/opencode");
         std::fs::create_dir_all(&home).expect("made");
@@ -107,7 +107,7 @@ impl Model {
         std::fs::write(home.join("opencode.json"), settings.to_string()).expect("written");
     }
 
-    /// What the model was shown of the results of tools, in the end, in their order.
+    /// The final results of tools as shown to the model, in order.
     pub(crate) fn tool_results(&self) -> Vec<String> {
         let requests = self.requests();
         let bodies = requests.lines().filter_map(|line| {
@@ -117,7 +117,7 @@ impl Model {
         bodies.rev().find(|results| !results.is_empty()).unwrap_or_default()
     }
 
-    /// Everything it was asked, a line of JSON for each request.
+    /// All requests, one line of JSON each.
     pub(crate) fn requests(&self) -> String {
         std::fs::read_to_string(&self.requests).expect("a log")
     }
@@ -131,7 +131,7 @@ impl Drop for Model {
     }
 }
 
-/// The results of tools in a request, in any of the four dialects.
+/// The results of tools in a request, in any of the four formats.
 fn tool_results(body: &Value) -> Vec<String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut found = Vec::new();
@@ -160,7 +160,7 @@ fn tool_results(body: &Value) -> Vec<String> {
     found
 }
 
-/// The text of a result: blocks one after the other, anything else as JSON.
+/// The text of a result: its blocks concatenated, anything else as JSON.
 fn shown(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),

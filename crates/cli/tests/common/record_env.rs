@@ -1,5 +1,5 @@
-//! What the tests of the record add to the sandbox: runs to look at, texts without what differs
-//! each time, and the database itself.
+//! Helpers for tests of the record: recorded runs, texts without varying
+//! parts, and the database itself.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use regex::Regex;
 use super::{Called, RETAKE, Sandbox, called};
 
 impl Sandbox {
-    /// Runs a shell script on the record and returns the id it got.
+    /// Runs a shell script on the record and returns the run's id.
     pub(crate) fn recorded(&self, script: &str) -> String {
         self.recorded_with(&[], script)
     }
@@ -37,19 +37,19 @@ impl Sandbox {
         commands.map(|run| run["command"].as_str().expect("a command").to_owned()).collect()
     }
 
-    /// Where the record is once there is one.
+    /// The path of the record, once it exists.
     pub(crate) fn store(&self) -> PathBuf {
         let in_git = self.project().join(".git/retake");
         if in_git.exists() { in_git } else { self.project().join(".agent/data") }
     }
 
-    /// Changes the database behind retake's back.
+    /// Changes the database directly.
     pub(crate) fn tamper(&self, sql: &str) {
         let database = rusqlite::Connection::open(self.store().join("retake.db")).expect("opened");
         database.execute_batch(sql).expect("changed");
     }
 
-    /// What was given, without what differs from one time to the next.
+    /// A text without parts that differ from one run to the next.
     pub(crate) fn settled(&self, text: &str) -> String {
         let mut text = text.replace(&*self.project().to_string_lossy(), "PROJECT");
         for (pattern, replacement) in [

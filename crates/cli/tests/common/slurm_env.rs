@@ -1,4 +1,4 @@
-//! A Slurm of its own, a project that uses it, and what both are asked.
+//! A separate Slurm, a project that uses it, and queries of both.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -9,13 +9,13 @@ use super::cluster::Slurm;
 use super::{Called, RETAKE, Sandbox, called};
 
 pub(crate) struct Site {
-    /// Ends before the directory it is in.
+    /// Must be dropped before its directory.
     pub(crate) slurm: Slurm,
     pub(crate) sandbox: Sandbox,
 }
 
 impl Site {
-    /// `None` where there is no Slurm; `cargo xtask test` installs one and insists.
+    /// `None` without Slurm; `cargo xtask test` installs it and requires it.
     pub(crate) fn start(nodes: usize, extra: &str) -> Option<Self> {
         if !Slurm::there() {
             assert!(std::env::var_os("RETAKE_REAL_TOOLS").is_none(), "Slurm is not installed");
@@ -35,7 +35,7 @@ impl Site {
         self.sandbox.dir.path().canonicalize().expect("it exists").join("shared")
     }
 
-    /// The directories of batches that are still there.
+    /// The remaining directories of batches.
     pub(crate) fn batches(&self) -> Vec<PathBuf> {
         let Ok(found) = std::fs::read_dir(self.shared().join("batches")) else { return Vec::new() };
         found.map(|entry| entry.expect("readable").path()).collect()
@@ -44,9 +44,9 @@ impl Site {
     pub(crate) fn command(&self) -> Command {
         let mut command = self.sandbox.command(RETAKE);
         command.env("SLURM_CONF", self.slurm.conf());
-        // All nodes are this machine: what is written is visible.
+        // All nodes are this machine: files are visible immediately.
         command.env("RETAKE_SLURM__VISIBLE_AFTER", "3s");
-        // What a scheduler's own tests run under must not be taken for theirs.
+        // Variables of a scheduler that runs the tests must not be inherited.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             if name.contains("TOKEN") || name.contains("KEY") || name.contains("SECRET") {
@@ -77,7 +77,7 @@ impl Site {
         runs
     }
 
-    /// Puts a program before one of Slurm's: a script that gets the real one's path as `$REAL`.
+    /// Puts a script before one of Slurm's programs; it gets the real one's path as `$REAL`.
     pub(crate) fn instead(&self, program: &str, script: &str) -> PathBuf {
         let dir = self.sandbox.dir.path().join("instead");
         std::fs::create_dir_all(&dir).expect("made");
@@ -100,7 +100,7 @@ impl Site {
             .expect("started")
     }
 
-    /// Everything that must hold in the end: the chain is whole and nothing is left anywhere.
+    /// What must be true at the end: the chain is intact and nothing is left anywhere.
     pub(crate) fn settled(&self) {
         let verified = self.retake(&["audit", "verify"]);
         assert_eq!(verified.code, 0, "{}", verified.snapshot());
@@ -109,7 +109,7 @@ impl Site {
             let left = std::fs::read_dir(store.join(name)).map_or(0, Iterator::count);
             assert_eq!(left, 0, "something is left in {name}");
         }
-        // A node that came back takes its time to tell what became of its jobs.
+        // A returning node takes its time to report the state of its jobs.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(90);
         loop {
             let left = self.slurm.ask("squeue", &["-h", "-r", "--me"]);
@@ -122,7 +122,7 @@ impl Site {
     }
 }
 
-/// A program that kills the retake that asked for it, before or after it did its work.
+/// A program that kills the retake that called it, before or after its work.
 pub(crate) fn killing(before: bool) -> String {
     let kill = "[ -e \"$0.done\" ] || { : > \"$0.done\"; kill -9 $(ps -o ppid= -p $PPID); }";
     match before {

@@ -1,4 +1,4 @@
-//! A program alone on a terminal of its own, read and typed at like a person would.
+//! A program on a pseudo-terminal, read and typed at as by a person.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use super::{RETAKE, Sandbox};
 
-/// No machine is slower than this.
+/// Longer than the slowest machine takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Sandbox {
-    /// A terminal of its own: our end and theirs.
+    /// A pseudo-terminal: the test's end and the program's end.
     pub(crate) fn terminal() -> (OwnedFd, OwnedFd) {
-        // SAFETY: descriptors just made are wrapped at once.
+        // SAFETY: new descriptors are wrapped immediately.
         unsafe {
             let ours = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
             libc::grantpt(ours);
@@ -39,7 +39,7 @@ impl Sandbox {
         (ours, theirs)
     }
 
-    /// What the program shows on a terminal of this size; stderr is not a part of it.
+    /// The output of the program on a terminal of this size, without stderr.
     pub(crate) fn on_terminal(
         &self,
         size: (u16, u16),
@@ -51,11 +51,11 @@ impl Sandbox {
         command.env_remove("COLUMNS").env("TERM", "xterm").envs(variables.iter().copied());
         let mut child =
             command.args(arguments).stdout(theirs).stderr(Stdio::null()).spawn().expect("started");
-        // Else our own copy of the other end would keep the terminal open for ever.
+        // Otherwise this process's copy of the other end would keep the terminal open forever.
         drop(command);
         let mut shown = Vec::new();
         let mut terminal = File::from(ours);
-        // The end of a terminal is an error, not an end of file.
+        // The end of a terminal is an error, not end-of-file.
         assert!(terminal.read_to_end(&mut shown).is_err(), "{}", terminal.as_raw_fd());
         child.wait().expect("ended");
         String::from_utf8(shown).expect("text").replace("\r\n", "\n")
@@ -114,7 +114,7 @@ impl Screen {
         self.from += at + text.len();
     }
 
-    /// Waits for its end; gives its code and all that was seen.
+    /// Waits for its end; returns its exit code and everything that was shown.
     pub(crate) fn end(mut self) -> (i32, String) {
         let until = Instant::now() + PATIENCE;
         let status = loop {
@@ -125,7 +125,7 @@ impl Screen {
             self.read();
         };
         let mut rest = Vec::new();
-        // The end of a terminal is an error, not an end of file.
+        // The end of a terminal is an error, not end-of-file.
         _ = self.terminal.read_to_end(&mut rest);
         self.seen.push_str(&String::from_utf8_lossy(&rest));
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);

@@ -1,4 +1,4 @@
-//! What the tests of the page add to the sandbox: the server, and requests that can say anything.
+//! Helpers for tests of the page: the server, and arbitrary requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -74,7 +74,7 @@ impl Ui {
     }
 }
 
-/// One request on a connection of its own.
+/// One request on a separate connection.
 pub(crate) fn request(
     port: u16,
     method: &str,
@@ -159,19 +159,19 @@ impl Ui {
         ("Authorization".to_owned(), format!("Bearer {}", self.token))
     }
 
-    /// As a program asks: with the token.
+    /// A request of a program: with the token.
     pub(crate) fn get(&self, path: &str) -> Answer {
         let (host, (name, value)) = (self.host(), self.authorised());
         request(self.port, "GET", path, &[("Host", &host), (&name, &value)], b"")
     }
 
-    /// Asks for an answer and does not read it.
+    /// Sends a request and does not read the response.
     pub(crate) fn stall(&self, path: &str) -> TcpStream {
         let (host, (name, value)) = (self.host(), self.authorised());
         send(self.port, "GET", path, &[("Host", &host), (&name, &value)], b"")
     }
 
-    /// What only a page of the server knows.
+    /// The token that only a page of the server contains.
     pub(crate) fn page_token(&self) -> String {
         let page = self.get("/runs").text();
         let (_, rest) = page.split_once("name=\"retake-page-token\" content=\"").expect("a token");
@@ -184,7 +184,7 @@ impl Ui {
         request(self.port, "POST", path, &headers, body.to_string().as_bytes())
     }
 
-    /// Listens to events, from a place if one is given.
+    /// Listens to events, from a position if one is given.
     pub(crate) fn listen(&self, path: &str, last: Option<&str>) -> Events {
         let (host, (name, value)) = (self.host(), self.authorised());
         let mut headers = vec![("Host", &*host), (&*name, &*value)];
@@ -196,7 +196,7 @@ impl Ui {
         Events { reader: Chunked { reader, left: 0 }, pending: Vec::new(), looked: 0 }
     }
 
-    /// Kilobytes of memory the server has at this moment.
+    /// The server's current memory in kilobytes.
     pub(crate) fn memory_kb(&self) -> u64 {
         let path = format!("/proc/{}/status", self.pid());
         let status = std::fs::read_to_string(path).expect("it runs");
@@ -223,7 +223,7 @@ pub(crate) struct Told {
 pub(crate) struct Events {
     reader: Chunked,
     pending: Vec<u8>,
-    /// What was looked through for the end of an event.
+    /// How much was searched for the end of an event.
     looked: usize,
 }
 

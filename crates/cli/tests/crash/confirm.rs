@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use crate::env::{Env, compiled};
 
-/// Why no ext4 can be crashed here; none if it can.
+/// Why no ext4 can be crashed here; `None` if it can.
 fn impossible(stderr: &str) -> Option<&str> {
     stderr.split("cannot be tried here: ").nth(1)
 }
@@ -15,14 +15,14 @@ fn a_finding_is_seen_on_a_real_file_system() {
     env.save(1, "none", &[]);
     let called = env.crash(&["confirm", "last", "F1", "--tries", "60"]);
     if let Some(why) = impossible(&called.stderr) {
-        // As where there are no loop devices; then the reason is given.
+        // Without loop devices the reason is printed.
         assert_eq!(called.code, 125, "{}", called.snapshot());
         _ = writeln!(std::io::stderr(), "SKIP: no ext4 is crashed: {why}");
         return;
     }
     assert_eq!(called.code, 0, "{}", called.snapshot());
     assert!(called.stdout.contains("F1 seen on a real ext4: crash "), "{}", called.snapshot());
-    // Nothing of it is left mounted or attached.
+    // Nothing is left mounted or attached.
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     assert!(!mounts.contains("retake-crash-"), "{mounts}");
     let json = env.expect(0, &["confirm", "last", "F1", "--tries", "60", "--json"]).json();
@@ -32,7 +32,7 @@ fn a_finding_is_seen_on_a_real_file_system() {
 #[test]
 fn what_a_real_file_system_does_not_show_is_allowed_and_no_more() {
     let env = Env::new();
-    // The finding is about bytes that are lost; another check finds nothing wrong with them.
+    // The finding is about lost bytes; another check accepts them.
     let (save, check) = (compiled("save"), compiled("check"));
     let (save, check) = (save.to_str().unwrap(), check.to_str().unwrap());
     env.expect(0, &["record", "--root", "root", "-o", "log", "--", save, "none", "1"]);
@@ -55,7 +55,7 @@ fn what_no_file_system_can_show_is_refused_with_the_reason() {
     let env = Env::new();
     env.expect(0, &["record", "--root", "root", "-o", "log", "--", "touch", "root/a"]);
     let called = env.expect(125, &["confirm", "log"]);
-    assert!(called.stderr.contains("was not explored yet"), "{}", called.snapshot());
+    assert!(called.stderr.contains("has no findings yet"), "{}", called.snapshot());
     let check = "test -e \"$FIRST_WORK_DIR/a\"";
     for (model, why) in [
         ("kill", "nothing is lost"),
@@ -68,5 +68,5 @@ fn what_no_file_system_can_show_is_refused_with_the_reason() {
         assert!(called.stderr.contains(why), "{}", called.snapshot());
     }
     let called = env.expect(125, &["confirm", "log", "F7"]);
-    assert!(called.stderr.contains("there are: F1"), "{}", called.snapshot());
+    assert!(called.stderr.contains("choose from: F1"), "{}", called.snapshot());
 }

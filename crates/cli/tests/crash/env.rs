@@ -67,7 +67,7 @@ impl Env {
         self.expect(code, &arguments).json()
     }
 
-    /// What the record says of the only loop: its stop reason, and its events.
+    /// The recorded stop reason and events of the only loop.
     pub(crate) fn loop_record(&self) -> (Option<String>, Vec<Value>) {
         let database = self.sandbox.project().join(".agent/data/retake.db");
         let record = rusqlite::Connection::open(database).unwrap();

@@ -1,5 +1,5 @@
-//! `--faults`: calls that fail, one in each run. A program that handles them is left alone; one that
-//! says success all the same is not.
+//! `--faults`: calls that fail, one in each run. A program that handles them has no findings; one that
+//! reports success nevertheless has.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::common::{called, eventually};
 use crate::env::{Env, compiled, sentences};
 
-/// A test of `handle`, which handles what its calls answer in this way.
+/// A test of `handle`, which handles failures of its calls in this way.
 fn tested(how: &str, code: i32, options: &[&str]) -> (Env, Value) {
     let env = Env::new();
     let (program, check) = (compiled("handle"), compiled("check"));
@@ -26,7 +26,7 @@ fn a_program_that_stops_at_every_error_is_left_alone() {
     let faults = &answer["faults"];
     assert_eq!((&answer["complete"], &faults["complete"]), (&true.into(), &true.into()));
     assert_eq!((&faults["failing"], &faults["notReached"]), (&0.into(), &0.into()), "{faults}");
-    // Of each call every error that its manual allows: open 3, write 4, sync 3, close 3, rename 3.
+    // Every error that the manual page of a call allows: open 3, write 4, sync 3, close 3, rename 3.
     assert!(faults["tried"].as_u64().unwrap() >= 2 * (3 + 4 + 3 + 3 + 3 + 3), "{faults}");
     assert!(answer["verified"].as_u64().unwrap() > 1, "crash states are checked, too");
     let (reason, events) = env.loop_record();
@@ -70,7 +70,7 @@ fn a_later_sync_is_not_believed_after_a_failed_one() {
         sentence.contains("no later sync writes them; write them again, or stop"),
         "{sentence}"
     );
-    // The run is kept: its state can be checked again, and its operations be looked at.
+    // The run is kept: its state can be checked again, and its operations shown.
     let repro = finding["repro"].as_str().unwrap();
     let again = called(env.sandbox.command("sh").args(["-c", repro]));
     assert_eq!(again.code, 1, "{}", again.snapshot());
@@ -79,7 +79,7 @@ fn a_later_sync_is_not_believed_after_a_failed_one() {
     {
         assert!(shown.contains(line), "{line}: {shown}");
     }
-    // Who writes the bytes again may believe the next sync.
+    // A program that writes the bytes again may rely on the next sync.
     let (_, answer) = tested("rewrite", 0, &["--faults=only"]);
     assert_eq!(sentences(&answer), [""; 0]);
 }
@@ -102,7 +102,7 @@ fn who_exits_with_0_has_to_say_what_is_missing() {
     for finding in findings {
         assert_eq!(finding["fault"]["state"], "silent", "{finding:#}");
     }
-    // A line that says so is enough.
+    // A line that reports it is enough.
     let (_, answer) = tested("tell", 0, &["--faults=only"]);
     assert_eq!(sentences(&answer), [""; 0]);
 }
@@ -186,7 +186,7 @@ fn what_cannot_be_done_with_faults_is_refused() {
 fn an_interrupted_test_says_how_many_faults_were_tried() {
     let env = Env::new();
     let count = env.sandbox.project().join("count");
-    // The first runs are quick; the fifth hangs.
+    // The first runs are fast; the fifth hangs.
     let program = format!(
         "echo x >> {count}; [ $(wc -l < {count}) -lt 5 ] || sleep 1000; mkdir root/a; mkdir root/b; \
          mkdir root/c",
@@ -198,7 +198,7 @@ fn an_interrupted_test_says_how_many_faults_were_tried() {
     eventually("the program hangs", || {
         std::fs::read_to_string(&count).is_ok_and(|text| text.lines().count() >= 5)
     });
-    // SAFETY: our own child, not waited for yet.
+    // SAFETY: this process's child, not reaped yet.
     assert_eq!(unsafe { libc::kill(i32::try_from(test.id()).unwrap(), libc::SIGINT) }, 0);
     let output = test.wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -237,8 +237,8 @@ fn the_compiled_program_handles_its_errors() {
     assert_eq!(sentences(&answer), [""; 0]);
     let check = compiled("check");
     let env = Env::new();
-    // Nothing is synced, so that there is no power loss to compare with; a note says so. What a failed
-    // `close` says is ignored.
+    // Nothing is synced, so there is no power loss to compare with; a note says so. The error of a failed
+    // `close` is ignored.
     let save = compiled("save");
     let arguments = ["--root", "root", "--faults=only", "--verify", check.to_str().unwrap(), "--"];
     let program = [save.to_str().unwrap(), "none", "1"];

@@ -1,8 +1,8 @@
-//! What an earlier run left in the root, output that comes too late, and the newest log.
+//! Files of an earlier run in the root, output that arrives too late, and the newest log.
 
 use crate::env::{Env, compiled};
 
-/// Writes a file that is never synced, unless it is there.
+/// Writes a file that is never synced, unless it exists.
 const PROGRAM: &str = "cd root; [ -e data ] || printf x > data; echo saved; printf y > done";
 const CHECK: &str = "cd \"$FIRST_WORK_DIR\"; [ ! -s \"$FIRST_ACKS\" ] || [ -s data ]";
 
@@ -34,7 +34,7 @@ fn what_is_in_the_root_counts_as_durable_and_is_said() {
     let fresh = format!("--fresh={}", seed.display());
     let copied = env.expect(0, &arguments(&[&fresh]));
     assert!(copied.stdout.contains("1 file counts as durable"), "{}", copied.stdout);
-    // A directory that is not there yet is made.
+    // A missing directory is created.
     std::fs::remove_dir_all(env.root()).unwrap();
     env.expect(1, &arguments(&["--fresh"]));
 }

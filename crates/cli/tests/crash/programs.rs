@@ -1,4 +1,4 @@
-//! Bugs are found and told, and what is right is left alone, whatever the program is written in.
+//! Bugs are found and reported, and correct programs have no findings, in whatever language they are written.
 
 use crate::env::{Env, compiled, sentences};
 
@@ -13,7 +13,7 @@ fn nothing_synced_is_no_matter_for_a_kill_and_one_for_a_power_loss() {
     assert!(sentences.iter().any(|sentence| sentence == expected), "{sentences:?}");
     let finding = &answer["findings"].as_array().unwrap()[0];
     assert!(finding["states"].as_u64().unwrap() > 1, "{finding}");
-    // ext4 writes the new file out before it replaces an old one; the first time there is none. The
+    // ext4 flushes the new file before it replaces an old one; the first time there is no old one. The
     // lost promise does not hide that.
     let env = Env::new();
     let mut sentences = sentences_of_ext4(&env, "none");
@@ -119,7 +119,7 @@ fn the_check_sees_the_state_under_the_path_that_was_recorded() {
     let check = format!("test $FIRST_CRASH_POINT_ID = 0 || {{ {check}; }}");
     let kill = ["--root", "root", "--model", "kill", "--verify"];
     env.expect(0, &[&kill[..], &[&check, "--", "touch", "root/file"]].concat());
-    // The program's own directory is left as it was.
+    // The program's own directory is unchanged.
     assert!(inside.exists());
     std::fs::remove_file(&inside).unwrap();
     let spoil = format!("rm -rf {}/*; touch {}/spoilt", env.root().display(), env.root().display());
@@ -131,7 +131,7 @@ fn the_check_sees_the_state_under_the_path_that_was_recorded() {
 #[test]
 fn promises_and_labels_reach_the_check() {
     let env = Env::new();
-    // Three states: nothing, the first file, both; each knows what was said before it.
+    // Three states: nothing, the first file, both; each has the acknowledgements before it.
     let check = "case $(ls \"$FIRST_WORK_DIR\" | wc -l) in 0|1) want=0;; 2) want=1;; esac; \
                  test $(wc -l < \"$FIRST_ACKS\") -ge $want";
     let program = "touch root/a; echo one; touch root/b; echo two";
@@ -180,7 +180,7 @@ fn a_check_sees_the_state_by_whatever_name_it_uses() {
         env.expect(1, &arguments);
         assert!(!env.root().join("c").exists(), "{name}: the check wrote to the real directory");
     }
-    // Also if it stands in the directory itself.
+    // Also if it is in the directory itself.
     let env = Env::new();
     let check = "echo > c; [ ! -e a ] || [ -e b ]";
     let mut command =
@@ -191,7 +191,7 @@ fn a_check_sees_the_state_by_whatever_name_it_uses() {
 
 #[test]
 fn stores_through_a_mapping_are_not_cut_in_the_order_of_their_pages() {
-    // The body first, then the head that says it is there: right under a kill.
+    // First the body, then the head that says it is there: correct under a kill.
     let program = r#"
 import mmap, os
 os.chdir(os.environ["FIRST_WORK_DIR"])
@@ -208,7 +208,7 @@ with open("data", "r+b") as file:
         let script = env.sandbox.file("store.py", program);
         let program = ["--", "python3", script.to_str().unwrap()];
         let arguments = ["--root", "root", "--model", model, "--verify", check];
-        // Nothing syncs it, so that a power loss may write back the head alone.
+        // Without a sync a power loss may write back the head alone.
         let code = i32::from(model == "ext4");
         env.expect(code, &[&arguments[..], &program].concat());
     }

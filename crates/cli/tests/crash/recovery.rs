@@ -1,11 +1,11 @@
-//! Crashes while a crash is being recovered from.
+//! Crashes during the recovery from a crash.
 
 use serde_json::Value;
 
 use crate::common::called;
 use crate::env::{Env, sentences};
 
-/// Promises `new` once it is in the journal; moving it into `data` is left to recovery.
+/// Promises `new` once it is in the journal; recovery moves it into `data`.
 const PROGRAM: &str = "cd root; printf new > journal; sync journal .; echo new";
 
 fn check(env: &Env, recover: &str) -> String {
@@ -37,7 +37,7 @@ fn a_recovery_that_forgets_too_early_is_found_only_by_crashing_it() {
     let sentences = sentences(&found);
     assert!(sentences[0].starts_with("a crash during recovery from state "), "{sentences:?}");
     assert!(sentences[0].contains("recovery op "), "{sentences:?}");
-    // The state of the recovery is replayed from its own log, and listed from it.
+    // The state during recovery is reproduced from its own log, and listed from it.
     let log = found["findings"][0]["repro"].as_str().unwrap().split(' ').nth(3).unwrap();
     let shown = env.expect(0, &["show", log]).stdout;
     let (_, recovery) = shown.split_once("operations of the recovery in F1:\n").unwrap();

@@ -1,4 +1,4 @@
-//! What cannot be tested says so with 125, and why.
+//! What cannot be tested exits with 125 and a reason.
 
 use crate::env::Env;
 

@@ -1,4 +1,4 @@
-//! The answer in every form: JSON, JUnit, HTML, the record, and the log to come back to.
+//! The result in every form: JSON, JUnit, HTML, the record, and the log for later.
 
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ fn json_has_its_documented_shape() {
     let mut found = keys(&answer);
     found.sort_unstable();
     assert_eq!(found, expected);
-    // Where in the program, since `save` has debug information.
+    // With source lines, because `save` has debug information.
     let mut expected = [
         "id",
         "sentence",
@@ -74,7 +74,7 @@ fn a_finding_can_be_had_again_from_its_log_alone() {
     let wrong = repro.replace(" F1", " F9");
     let wrong = called(env.sandbox.command("sh").args(["-c", &wrong]));
     assert_eq!(wrong.code, 125, "{}", wrong.snapshot());
-    assert!(wrong.stderr.contains("there are: F1"), "{}", wrong.snapshot());
+    assert!(wrong.stderr.contains("choose from: F1"), "{}", wrong.snapshot());
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn recording_and_exploring_can_be_days_apart() {
     let said = env.expect(0, &["record", "--root", "root", "-o", "log", "--", save, "file", "1"]);
     assert_eq!(said.stdout, "saved 0\n");
     assert!(said.stderr.contains("5 operations, 1 sync, 1 acknowledgement"), "{}", said.stderr);
-    // Not even the directory is needed; then states are found through FIRST_WORK_DIR.
+    // Not even the directory is needed; states are then found through FIRST_WORK_DIR.
     std::fs::remove_dir_all(env.root()).unwrap();
     let found = env.expect(1, &["explore", "log", "--json", "--verify", check]);
     assert!(found.stderr.contains("does not exist any more"), "{}", found.stderr);
@@ -113,7 +113,7 @@ fn junit_and_html_say_what_the_findings_say() {
     assert!(junit.contains("tests=\"1\" failures=\"1\""), "{junit}");
     assert!(junit.contains(&format!("<failure type=\"crash\" message=\"{sentence}\">")), "{junit}");
     let html = read("crash.html");
-    // Names are set as code there.
+    // Names are marked up as code there.
     let reason = sentence.rsplit('`').next().unwrap();
     for part in [reason, "lost in F1", "⚡ crash of", "“saved 1”", "id=\"op10\""] {
         assert!(html.contains(part), "{part}: {html}");
@@ -235,7 +235,7 @@ fn the_parts_of_an_exploration_are_brought_together_by_their_bundles() {
     codes.sort_unstable();
     assert_eq!(found, codes);
     assert!(codes.contains(&1), "{codes:?}");
-    // A bundle that cannot be written is refused before anything is checked.
+    // A bundle that cannot be written is refused before any check.
     let checked = env.sandbox.dir.path().join("checked");
     let check = format!("touch {}", checked.display());
     let nowhere = ["explore", "last", "--verify", &check, "--shard", "1/3", "--bundle", "/none/b"];

@@ -1,4 +1,4 @@
-//! SQLite in its journal modes: what is found must be what its documentation says of
+//! SQLite in its journal modes: the findings must match its documentation of
 //! `PRAGMA synchronous`, no more and no less.
 
 use serde_json::Value;
@@ -21,7 +21,7 @@ for number in (1, 2):
     print(number, flush=True)
 "#;
 
-/// Whole, and as promised. `whole` asks only for the first.
+/// Intact, and as promised. `whole` requires only the former.
 fn check(whole: bool) -> String {
     let sql = "PRAGMA integrity_check; SELECT coalesce(max(number), 0), count(*) FROM t; SELECT value FROM n;";
     let least = if whole { "0" } else { "$(wc -l < \"$FIRST_ACKS\")" };
@@ -35,7 +35,7 @@ fn check(whole: bool) -> String {
 fn answer(mode: &str, synchronous: &str, model: &str, whole: bool) -> Value {
     let env = Env::new();
     let workload = env.sandbox.file("workload.py", WORKLOAD);
-    // The tables are there before: what counts is two transactions.
+    // The tables exist before: only two transactions matter.
     let made = env.sandbox.sh(
         "sqlite3 root/db 'PRAGMA page_size = 1024; CREATE TABLE t (number INTEGER, text TEXT); \
          CREATE TABLE n (value INTEGER); INSERT INTO n VALUES (0);'",

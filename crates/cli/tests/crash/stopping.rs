@@ -74,7 +74,7 @@ fn a_check_that_takes_too_long_has_failed_and_is_ended() {
     assert!(!alive(std::fs::read_to_string(pid).unwrap().trim().parse().unwrap()));
 }
 
-/// A test whose check waits for ever in its first state.
+/// A test whose check hangs in its first state.
 fn stuck(env: &Env) -> (std::process::Child, i32) {
     let pid = env.sandbox.project().join("pid");
     let check = format!(
@@ -90,7 +90,7 @@ fn stuck(env: &Env) -> (std::process::Child, i32) {
     (test, std::fs::read_to_string(pid).unwrap().trim().parse().unwrap())
 }
 
-/// Directories for crash states that a process still holds.
+/// Directories for crash states that a process still locks.
 fn scratches() -> Vec<PathBuf> {
     let entries = std::fs::read_dir("/dev/shm").unwrap().flatten().map(|entry| entry.path());
     entries.filter(|path| path.to_string_lossy().contains("retake-crash-")).collect()
@@ -118,7 +118,7 @@ fn stopped_after_failures(
 ) -> (Env, std::process::Output) {
     let env = Env::new();
     let count = env.sandbox.project().join("count");
-    // The uncrashed state passes; from some check on it waits until it is ended.
+    // The uncrashed state passes; from some check on it hangs until it is killed.
     let check = format!(
         "echo x >> {count}; [ $(wc -l < {count}) -lt {slow_from} ] || sleep 1000; \
          [ -d \"$FIRST_WORK_DIR/8\" ] || {{ echo lost; exit 3; }}",
@@ -162,7 +162,7 @@ fn failures_before_a_signal_are_findings() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let log = said.split("retake crash explore ").nth(1).unwrap().split('`').next().unwrap();
         assert!(std::path::Path::new(log).exists(), "{said}");
-        // What was recorded can be explored, and the failing state is there to be looked at.
+        // The recording can be explored, and the failing state can be reproduced.
         env.expect(1, &["repro", log, "F1", "--verify", "false"]);
         assert_eq!(env.loop_record().0.as_deref(), Some("interrupted"));
     }
@@ -170,7 +170,7 @@ fn failures_before_a_signal_are_findings() {
 
 #[test]
 fn failures_that_were_not_explained_yet_are_findings() {
-    // All ten checks of the exploration are done; the second of those that explain hangs.
+    // All ten checks of the exploration are done; the second check for an explanation hangs.
     let (_, output) = stopped_after_failures(libc::SIGINT, "ext4", 12);
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("in 9 states of ext4: 8 fail"), "{told}");
@@ -189,7 +189,7 @@ fn a_killed_test_takes_its_check_along_and_the_next_one_tidies_up() {
     test.wait().unwrap();
     eventually("the check is gone", || !alive(check));
     env.expect(0, &["--root", "root", "--verify", "true", "--", "touch", "root/new"]);
-    // Other tests of this program make such directories, too, and remove them.
+    // Other tests of this program create such directories, too, and remove them.
     eventually("what it left is removed", || !made.iter().any(|path| path.exists()));
 }
 
@@ -207,7 +207,7 @@ fn a_killed_test_is_ended_on_the_record_by_whoever_comes_next() {
             .count()
     };
     let (mut test, check) = stuck(&env);
-    // While it lives, others leave it alone.
+    // While it runs, others do not remove it.
     let listed = list();
     assert_eq!((listed.code, env.loop_record().0, live()), (0, None, 1), "{}", listed.snapshot());
     test.kill().unwrap();

@@ -1,9 +1,9 @@
-//! retake's own record under every crash state of both power-loss models: no acknowledged run is
-//! lost, its output neither, the chain is intact, and whatever is left can be used again.
+//! retake's own record under every crash state of both power-loss models: no acknowledged run and
+//! no output is lost, the chain is intact, and the record can be used again.
 
 use crate::common::{RETAKE, Sandbox, called};
 
-/// Whatever `retake exec --json` prints is on the record by then.
+/// Everything that `retake exec --json` prints is in the record by then.
 const PROMISED: &str = r#"
 retake="retake --store $FIRST_WORK_DIR/store"
 # Nothing promised: it only has to work again.
@@ -34,7 +34,7 @@ fn explore(model: &str, before: &str, program: &str) {
     assert_eq!(explored.code, 0, "{}", explored.snapshot());
     let answer = explored.json();
     assert_eq!(answer["complete"], true, "{answer}");
-    // Enough of it happened to mean something.
+    // Enough happened for a meaningful test.
     assert!(answer["distinct"].as_u64().unwrap() > 100, "{answer}");
 }
 

@@ -1,4 +1,4 @@
-//! `retake exec --sandbox` as its users meet it. Ways out of it are tried in `escapes`.
+//! `retake exec --sandbox` as users see it. Escapes are tried in `escapes`.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -128,7 +128,7 @@ fn git_commits_inside_in_a_linked_worktree_too() {
     assert_eq!(called.stdout, "inside\n", "{}", called.snapshot());
 }
 
-/// A `.git` file that an earlier command planted opens nothing.
+/// A `.git` file that an earlier command planted gives no access.
 #[test]
 fn a_planted_git_file_opens_nothing() {
     let sandbox = Sandbox::new();

@@ -1,11 +1,11 @@
-//! Caches in a sandbox: warm, writable, and the real ones as they were. Real package managers.
+//! Caches in a sandbox: warm, writable, and the real ones unchanged. Real package managers.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use crate::common::{Called, RETAKE, Sandbox, called, eventually};
 
-/// A home with caches, where this machine can layer them; says so where it cannot.
+/// A home with caches, if this machine supports layers for them; prints a message if not.
 fn with_caches() -> Option<Sandbox> {
     let sandbox = Sandbox::new();
     let home = sandbox.dir.path().join("home");
@@ -61,7 +61,7 @@ fn what_is_written_stays_in_the_project_and_the_real_cache_is_as_it_was() {
     // The next run of the project continues with it.
     let called = confined(&sandbox, "cat ~/.cargo/registry/crate ~/.npm/new; ls ~/.cache");
     assert_eq!(called.stdout, "poison\nnew\n", "{}", called.snapshot());
-    // The layers themselves are out of reach.
+    // The layers themselves are not accessible.
     let base = home.join("data/retake/sandbox");
     let called = confined(&sandbox, &format!("ls {} || echo hidden", base.display()));
     assert_eq!(called.stdout, "hidden\n", "{}", called.snapshot());
@@ -113,14 +113,14 @@ fn a_killed_sandbox_leaves_its_layer_to_the_next_and_no_temporary_one() {
 fn without_layers_variables_lead_into_the_private_temp() {
     let Some(sandbox) = with_caches() else { return };
     let mut command = exec(&sandbox);
-    // Nothing can be made there.
+    // Nothing can be created there.
     command.env("XDG_DATA_HOME", "/proc/none");
     command.args(["sh", "-c", "echo $NPM_CONFIG_CACHE; touch ~/.npm/x || echo kept"]);
     let called = called(&mut command);
     assert_eq!(called.stdout, "/tmp/.cache/npm\nkept\n", "{}", called.snapshot());
 }
 
-/// A program of this machine, or nothing with the reason.
+/// A program of this machine, or `None` and a message.
 fn installed(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file());

@@ -1,4 +1,4 @@
-//! What of the host is not where its name says, or belongs to somebody else: sockets with other names,
+//! Parts of the host with unusual names or owners: sockets with other names,
 //! device nodes, and a project that root works in and that another user owns.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::common::{Called, RETAKE, Sandbox, called, skip};
 
-/// A directory with a repository in it, not in a directory of temporary files: those are replaced.
+/// A directory with a repository, not below a directory of temporary files, which sandboxes replace.
 struct Host {
     sandbox: Sandbox,
     dir: tempfile::TempDir,
@@ -16,7 +16,7 @@ struct Host {
 impl Host {
     /// `None` where there is no full level.
     fn new() -> Option<Self> {
-        // Outside of this clone, which is a project itself, as far as that is possible.
+        // Outside of this clone, which is a project itself, if possible.
         let base = if is_root() { "/var/lib" } else { env!("CARGO_TARGET_TMPDIR") };
         let dir = tempfile::tempdir_in(base).unwrap();
         let host = Self { sandbox: Sandbox::new(), dir };
@@ -53,8 +53,8 @@ impl Host {
     }
 }
 
-/// Binds a socket to a relative name, and one that gets another name afterwards; says so, and notes who
-/// connects.
+/// Binds a socket to a relative name, and one that is renamed afterwards; reports that, and records
+/// connections.
 const SERVER: &str = r#"
 import os, select, socket
 os.umask(0)
@@ -92,15 +92,15 @@ fn sockets_are_covered_whatever_name_they_were_bound_to() {
     while !outside.join("ready").exists() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // A policy is kept for a moment; this one is a new one.
+    // A policy is cached for a moment; this one is new.
     let script = "for s in relative linked; do /usr/bin/python3 -c \
         'import socket,sys;socket.socket(1).connect(\"../outside/\"+sys.argv[1])' $s; done";
     host.confined(&[], script);
     assert!(!outside.join("reached").exists());
-    // They answer who is not confined.
+    // Unconfined clients are answered.
     host.run("sh", &["-c", script]);
     assert_eq!(std::fs::read_to_string(outside.join("reached")).unwrap(), "01");
-    // One that is allowed is reached, by the name that its file has.
+    // An allowed socket can be reached, by the name of its file.
     let linked = outside.join("linked");
     let run = host.confined(&["--allow-socket", linked.to_str().unwrap()], script);
     let reached = std::fs::read_to_string(outside.join("reached")).unwrap();
@@ -130,12 +130,12 @@ fn device_nodes_outside_of_dev_cannot_be_used() {
     assert_eq!(host.confined(&[], "head -c 1 /dev/zero | od -An -tx1").stdout, " 00\n");
 }
 
-/// What git was told to use and what is not there cannot be covered, so it is not left where it is.
+/// A missing file that git is configured to use cannot be covered, so it is moved aside if it is created.
 #[test]
 fn what_git_is_configured_to_use_is_protected_or_moved_aside() {
     let Some(host) = Host::new() else { return };
     let (project, outside) = (host.project(), host.outside());
-    // As people write it: on one line, with a comment, one file that leads to the next.
+    // As people write it: on one line, with a comment, one file including the next.
     let configuration = "[core] hooksPath = .githooks ; ours\n\
          [include] path = ../first.cfg # theirs\n[includeIf \"gitdir:/\"]\n\tpath = \"../absent.cfg\"\n";
     let file = project.join(".git/config");
@@ -158,7 +158,7 @@ fn what_git_is_configured_to_use_is_protected_or_moved_aside() {
     }
     host.run("sh", &["-c", "git status; git commit -q --allow-empty -m two"]);
     assert!(!outside.join("ran").exists());
-    // Now that the hooks are there they are protected.
+    // Existing hooks are protected.
     std::fs::create_dir(project.join(".githooks")).unwrap();
     let tried = host.confined(&[], "touch .githooks/pre-commit");
     assert_ne!(tried.code, 0, "{}", tried.snapshot());
@@ -181,7 +181,7 @@ fn root_leaves_nothing_of_its_own_in_another_user_s_project() {
     let Some(host) = Host::new() else { return };
     let (project, outside) = (host.project(), host.outside());
     std::fs::write(project.join("package.json"), "{}").unwrap();
-    // Somebody else's from here on; the record of the attempt above goes too.
+    // From here on they belong to another user; the record of the attempt above is removed.
     for made in [".git/hooks", ".git/retake"] {
         drop(std::fs::remove_dir_all(project.join(made)));
     }
@@ -191,16 +191,16 @@ fn root_leaves_nothing_of_its_own_in_another_user_s_project() {
         assert_eq!(run.code, 0, "{mode}: {}", run.snapshot());
         assert_eq!(of_root(&project), "", "{mode}");
     }
-    // The cover of the hooks needs a directory to lie on, which is the owner's.
+    // The cover of the hooks needs a directory as its mount point, which belongs to the owner.
     assert_eq!(project.join(".git/hooks").metadata().unwrap().uid(), NOBODY);
-    // It is confined, and subject to permissions as everybody else.
+    // It is confined, and subject to permissions like any user.
     let script = "touch mine || touch .git/mine || touch ../outside/mine || touch /etc/retake-mine";
     let run = host.confined(&[], script);
     assert_ne!(run.code, 0);
     assert_eq!(of_root(&project), "", "{}", run.snapshot());
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
     assert!(!Path::new("/etc/retake-mine").exists());
-    // What is put back after the run is the owner's, too.
+    // Files that are restored after the run belong to the owner, too.
     let package = project.join("package.json");
     std::fs::set_permissions(&package, PermissionsExt::from_mode(0o666)).unwrap();
     let script = r#"echo '{"scripts": {"test": "evil"}}' > package.json"#;

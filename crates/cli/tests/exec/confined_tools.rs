@@ -1,5 +1,5 @@
-//! Tools that people run in a sandbox, the real ones: a test runner from a registry, a browser, what
-//! traces other processes; and what is left when retake is killed in the middle.
+//! Real tools in a sandbox: a test runner from a registry, a browser, programs that
+//! trace other processes; and what is left when retake is killed in the middle.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use crate::common::{RETAKE, Sandbox, called, eventually, own_readable, skip};
 
-/// A project that can be confined; says so where none can be.
+/// A project that can be confined; prints a message if it cannot.
 fn project() -> Option<Sandbox> {
     let sandbox = Sandbox::new();
     sandbox.can_be_confined().then_some(sandbox)
@@ -76,7 +76,7 @@ fn mounts_below(directory: &Path) -> Vec<String> {
     mounts.lines().filter(|line| line.contains(below)).map(str::to_owned).collect()
 }
 
-/// All but the record, which has a directory more once something was written.
+/// All files except the record, which gets another directory once something is written.
 fn files_below(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -93,7 +93,7 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Killed at any moment: while the sandbox is made, while the command works, while it ends.
+/// Killed at any moment: while the sandbox is created, while the command runs, while it ends.
 #[test]
 fn a_kill_at_any_moment_leaves_no_process_no_mount_and_no_file() {
     let Some(sandbox) = project() else { return };

@@ -1,4 +1,4 @@
-//! Sandboxes on machines that lack something: never less than was asked for, never nothing.
+//! Sandboxes on machines that lack something: never less than requested without a refusal.
 #![cfg(target_arch = "x86_64")]
 
 use crate::common::{Called, RETAKE, Sandbox, WITHOUT, called};
@@ -8,7 +8,7 @@ fn without(sandbox: &Sandbox, what: &str, arguments: &[&str]) -> Called {
     called(command.args(["-c", WITHOUT, what, RETAKE]).args(arguments))
 }
 
-/// The level at which a command was confined that tries to leave, as the result says it.
+/// The level at which a command that tries to escape was confined, according to the result.
 fn level(sandbox: &Sandbox, what: &str, mode: &str) -> (Called, Option<String>) {
     let outside = sandbox.dir.path().canonicalize().unwrap().join("outside");
     let script = format!("echo x > {}; echo made > made", outside.display());
@@ -47,7 +47,7 @@ fn each_level_is_used_where_the_better_one_is_missing_and_none_is_no_level() {
     }
 }
 
-/// A process whose calls are notified waits for an answer, or has them fail if there is none.
+/// A process whose calls are notified waits for an answer, or they fail without one.
 #[test]
 fn where_calls_are_notified_and_cannot_be_answered_nothing_is_told_and_all_is_confined() {
     let sandbox = Sandbox::new();
@@ -80,7 +80,7 @@ fn where_calls_are_notified_and_cannot_be_answered_nothing_is_told_and_all_is_co
     }
 }
 
-/// Where nothing is notified nobody knows whether such a bit was asked for: it is looked for anyway.
+/// Without notification it is unknown whether such a bit was set: files are searched for it anyway.
 #[test]
 fn set_id_bits_are_refused_or_listed_without_notification_too() {
     let sandbox = Sandbox::new();

@@ -11,7 +11,7 @@ use crate::common::{Called, RETAKE, called};
 
 pub(crate) const NOBODY: u32 = 65534;
 
-/// A project with a home beside it, not among temporary files, for root or for nobody.
+/// A project and a home directory, not below temporary files, for root or for nobody.
 pub(crate) struct Lab {
     base: PathBuf,
     user: u32,
@@ -32,7 +32,7 @@ impl Lab {
         for dir in ["project", "home", "bin"] {
             std::fs::create_dir(base.join(dir)).unwrap();
         }
-        // Where the program lies may be hidden by a private directory for temporary files.
+        // The program's own directory may be hidden by a private directory for temporary files.
         std::fs::copy(RETAKE, base.join("bin/retake")).unwrap();
         std::fs::write(base.join("home/.bashrc"), "original\n").unwrap();
         let lab = Self { base, user, landlock };
@@ -128,7 +128,7 @@ fn skip(reason: &str) {
     }
 }
 
-/// A file is also changed by another one that takes its place. The advice is followed.
+/// Replacing a protected file by another one changes it, too. The advice is followed.
 #[test]
 fn replacing_a_protected_file_is_reported_and_allowed_by_the_option_that_is_named() {
     let Some(lab) = Lab::new(NOBODY, false) else { return };
@@ -152,7 +152,7 @@ fn replacing_a_protected_file_is_reported_and_allowed_by_the_option_that_is_name
     assert_ne!(hook.code, 0, "the rest is as protected as before: {}", hook.snapshot());
 }
 
-/// Everything that is denied at either level, with things that are not in between.
+/// Everything that is denied at either level, mixed with allowed actions.
 fn told(user: u32, landlock: bool) {
     let Some(lab) = Lab::new(user, landlock) else { return };
     let denied = lab.denied(
@@ -170,7 +170,7 @@ fn told(user: u32, landlock: bool) {
         one("remove", ".bashrc", "rm", 1),
         one("rename", ".bashrc", "mv", 1),
     ];
-    // What cannot be renamed away is copied, and then removed.
+    // A file that cannot be renamed away is copied, and then removed.
     if let Some(copied) = denied.iter().find(|d| d.0 == "remove" && d.2 == "mv") {
         expected.push(copied.clone());
     }
@@ -229,7 +229,7 @@ fn what_only_namespaces_deny_is_told() {
     }
 }
 
-/// Where the user could not have done it either, no sandbox is to blame and no option helps.
+/// If the user could not have done it either, the sandbox is not the cause and no option helps.
 #[test]
 fn what_the_user_may_not_do_anyway_is_not_told() {
     for landlock in [false, true] {
@@ -239,7 +239,7 @@ fn what_the_user_may_not_do_anyway_is_not_told() {
     }
 }
 
-/// Before git writes an object it touches one that it borrows; where it may not, it writes its own.
+/// Before git writes an object it touches a borrowed one; if it may not, it writes its own.
 #[test]
 fn that_git_cannot_touch_what_it_borrows_is_not_told() {
     for user in [0, NOBODY] {
@@ -254,7 +254,7 @@ fn that_git_cannot_touch_what_it_borrows_is_not_told() {
             called(lab.as_user("sh").args(["-c", "git -C ~/lent gc -q; cp loose/a loose/c"]));
         assert_eq!(packed.code, 0, "{}", packed.snapshot());
         assert_eq!(lab.denied("cd loose && git add c"), []);
-        // Any other change of an object is.
+        // Any other change of an object is reported.
         let object = "object=$(find ~/lent/.git/objects/pack -name '*.pack'); ";
         for change in ["touch -d 2001-01-01 $object", "chmod 600 $object", "rm -f $object"] {
             assert_ne!(lab.denied(&format!("{object}{change}")), [], "{change}");
@@ -262,7 +262,7 @@ fn that_git_cannot_touch_what_it_borrows_is_not_told() {
     }
 }
 
-/// A file that is only made a program is one: no call with its name is needed for that.
+/// A file that is only made executable becomes a program: no call with its name is needed for that.
 #[test]
 fn a_hook_that_was_there_and_becomes_a_program_is_told() {
     let Some(lab) = Lab::new(0, true) else { return };
@@ -367,12 +367,12 @@ fn the_shape_of_the_result_is_fixed() {
     assert!(json["sandbox"].get("deniedUnlisted").is_none(), "{json}");
 }
 
-/// Plants what no sandbox can keep from being made, and what the host's git would run.
+/// Plants files that no sandbox can prevent, and that the host's git would run.
 const PLANT: &str = "git init -q sub && cd sub && git config user.email a@b && git config user.name n && \
     git commit -q --allow-empty -m x && git config core.fsmonitor 'touch ../planted; false' && cd .. && \
     git add sub 2>/dev/null && git commit -qm sub && echo x > .envrc";
 
-/// A run that is given nothing open is looked at only from its first change on.
+/// A run without inherited descriptors is observed only from its first change on.
 #[test]
 fn what_is_changed_first_of_all_is_told() {
     for landlock in [false, true] {

@@ -1,9 +1,9 @@
-//! What a run did: changed files, test results, and finding runs by them.
+//! The effects of a run: changed files, test results, and finding runs by them.
 
 use crate::common::{Sandbox, on_disk};
 use serde_json::json;
 
-/// Prints what `cargo test` prints for these tests.
+/// Prints the output of `cargo test` for these tests.
 fn cargo(tests: &[(&str, bool)]) -> String {
     let mut text = format!("\nrunning {} tests\n", tests.len());
     for (name, passed) in tests {
@@ -76,7 +76,7 @@ fn another_directory_can_be_tracked_and_every_file_read() {
         "touch",
         "x",
     ]);
-    // Relative to where retake was called, like every other path on its command line.
+    // Relative to the directory in which retake was called, like every other path on its command line.
     assert_eq!(run.code, 0, "{}", run.snapshot());
     let effects = run.json()["effects"].clone();
     assert_eq!(effects["filesCreated"], json!(["project/sub/x"]));
@@ -162,7 +162,7 @@ fn secrets_do_not_reach_the_record_through_effects() {
     let effects = run.json()["effects"].clone();
     assert_eq!(effects["filesCreated"], json!(["made-[redacted:API_TOKEN]"]));
     assert_eq!(effects["testResults"]["details"][0]["name"], "leaks_[redacted:API_TOKEN]");
-    // Snapshots know files by their names, and this one lies in the tree under that name.
+    // Snapshots know files by their names, and this one is in the tree under that name.
     std::fs::remove_dir_all(sandbox.store().join("snapshots")).unwrap();
     assert!(!on_disk(&sandbox.store(), b"hunter2hunter2"));
 }

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
     Everywhere,
-    /// The Landlock level does not promise it, and says so in the record.
+    /// The Landlock level does not promise it, and the record says so.
     AtFullOnly,
     /// Neither level prevents it: it is about what the host does later with new files.
     Nowhere,
@@ -12,7 +12,7 @@ pub(crate) enum Kept {
 
 use Kept::{AtFullOnly, Everywhere, Nowhere};
 
-/// Name, commands of bash, where it must fail. The surroundings are variables; see `Arena` in `escapes`.
+/// Name, commands of bash, where it must fail. The environment is in variables; see `Arena` in `escapes`.
 pub(crate) const ATTEMPTS: &[(&str, &str, Kept)] = &[
     ("write-outside", "echo x>>$OUT/.bashrc", Everywhere),
     ("dotdot", "touch $PROJ/../outside/new2", Everywhere),
@@ -240,7 +240,7 @@ pub(crate) const ATTEMPTS: &[(&str, &str, Kept)] = &[
         "setsid nohup bash -c \"sleep .6; touch $PROJ/outlived\" >/dev/null 2>&1 & disown; kill -9 $PPID 1; sleep .1",
         Everywhere,
     ),
-    // Memory and messages that processes share.
+    // Shared memory and messages of processes.
     (
         "sysv-shared-memory",
         "/usr/bin/python3 -c 'import ctypes,os;l=ctypes.CDLL(None,use_errno=True);l.shmat.restype=ctypes.c_void_p;i=l.shmget(int(os.environ[\"SHMKEY\"]),0,0);a=l.shmat(i,None,0) if i>=0 else None;print(ctypes.string_at(a,9) if a and a!=2**64-1 else \"no\")'",
@@ -273,7 +273,7 @@ pub(crate) const ATTEMPTS: &[(&str, &str, Kept)] = &[
         "/usr/bin/python3 -c 'import socket,os;s=socket.socket(2,1,262);s.connect((\"127.0.0.1\",int(os.environ[\"TPORT\"])))'",
         Everywhere,
     ),
-    // Mounts and namespaces by their system calls.
+    // Mounts and namespaces by system calls.
     (
         "mount-calls",
         "/usr/bin/python3 -c 'import ctypes;l=ctypes.CDLL(None)\nfor n,a in ((165,(b\"none\",b\"/mnt\",b\"tmpfs\",0,0)),(430,(b\"tmpfs\",0)),(428,(-100,b\"/\",1)),(467,(-100,b\"/\",1,0,0)),(155,(b\".\",b\".\")),(161,(b\".\",)),(272,(0x10000000,)),(272,(0x20000,)),(166,(b\"/proc\",2)),(442,(-100,b\"/\",0x8000,b\"\\0\"*32,32))):\n  print(\"ESCAPED\" if l.syscall(n,*a)>=0 else \"no\",n)' | grep ESCAPED",
@@ -289,7 +289,7 @@ pub(crate) const ATTEMPTS: &[(&str, &str, Kept)] = &[
         "/usr/bin/python3 -c 'import ctypes;l=ctypes.CDLL(None);b=ctypes.create_string_buffer(4096)\nfor n,a in ((321,(0,b,120)),(298,(b,0,-1,-1,0)),(323,(0,)),(304,(-100,b,0)),(248,(b\"user\",b\"x\",b\"y\",1,-4)),(249,(b\"user\",b\"x\",0,0)),(246,(0,0,0,0)),(320,(0,0,0,0,0)),(103,(3,b,4096)),(163,(0,)),(169,(0xfee1dead,672274793,0,0)),(170,(b\"x\",1)),(171,(b\"x\",1))):\n  print(\"ESCAPED\" if l.syscall(n,*a)>=0 else \"no\",n)' | grep ESCAPED",
         Everywhere,
     ),
-    // What the kernel executes or lets through for everybody.
+    // What the kernel executes or allows for every user.
     (
         "kernel-settings",
         "for f in /proc/sys/kernel/modprobe /proc/sys/kernel/hotplug /proc/sys/vm/overcommit_memory /proc/sys/net/ipv4/ip_forward /sys/kernel/uevent_helper /proc/sys/fs/binfmt_misc/register /sys/power/state /proc/sys/kernel/ns_last_pid /sys/fs/cgroup/cgroup.procs; do [ -e $f ] && (cat $f >/dev/null 2>&1; cat $f > $f) 2>/dev/null && echo ESCAPED $f; done; mkdir /sys/fs/cgroup/escaped 2>/dev/null && rmdir /sys/fs/cgroup/escaped && echo ESCAPED",
@@ -342,7 +342,7 @@ pub(crate) const ATTEMPTS: &[(&str, &str, Kept)] = &[
         "/usr/bin/python3 -c 'import mmap,os;f=os.open(os.environ[\"OUT\"]+\"/.bashrc\",os.O_RDONLY);m=mmap.mmap(f,0,mmap.MAP_SHARED,mmap.PROT_READ|mmap.PROT_WRITE);m[0]=88'",
         Everywhere,
     ),
-    // The hidden directory by other ways to its names.
+    // Other ways to the names of the hidden directory.
     ("secret-through-move", "mv $SEC $PROJ/s; cat s/id; mv $OUT/.ssh/id x; cat x", Everywhere),
     (
         "secret-by-archive",

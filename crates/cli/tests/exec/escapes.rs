@@ -1,4 +1,4 @@
-//! Ways out of a sandbox, tried for real: as root and as nobody, at both levels, each with what it
+//! Attempts to escape a sandbox, run for real: as root and as nobody, at both levels, each with what it
 //! must not achieve.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::escape_attempts::Kept::{AtFullOnly, Everywhere, Nowhere};
 use crate::further_attempts::FURTHER;
 use crate::rare_attempts::RARE;
 
-/// A copy of the program where everybody can execute it: below a directory that only root may enter, a
-/// clone's own is out of reach. One for all attempts of a test, since a copy takes longer than an attempt.
+/// A copy of the program that every user can execute: below a directory that only root may enter, the
+/// clone's own is not accessible. One for all attempts of a test, because copying takes longer than an attempt.
 struct Program(PathBuf);
 
 impl Program {
@@ -26,7 +26,7 @@ impl Program {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("retake-program-{}-{number}", std::process::id());
         let path = Path::new("/var/lib").join(name);
-        // Without the right to do so the test has nothing to try.
+        // Without permission to copy the test has nothing to try.
         drop(std::fs::copy(RETAKE, &path));
         Self(path)
     }
@@ -38,11 +38,11 @@ impl Drop for Program {
     }
 }
 
-/// Everything that an attempt could reach: a project, a home outside of it, a process, sockets.
+/// Everything that an attempt could target: a project, a home outside of it, a process, sockets.
 struct Arena {
     base: PathBuf,
     user: Option<u32>,
-    /// A process of the same user, with a secret among its variables.
+    /// A process of the same user, with a secret in its environment.
     victim: Option<Child>,
     stream: UnixListener,
     datagram: UnixDatagram,
@@ -50,11 +50,11 @@ struct Arena {
     abstract_datagram: UnixDatagram,
     tcp: TcpListener,
     udp: UdpSocket,
-    /// The number of a piece of memory that processes of this user share.
+    /// The id of shared memory of this user's processes.
     memory: u32,
 }
 
-/// Makes shared memory, a message queue and a file in memory, each with a secret; or removes them.
+/// Creates shared memory, a message queue and a file in memory, each with a secret; or removes them.
 const SHARING: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -74,7 +74,7 @@ else:
 impl Arena {
     /// `None` where this machine lacks what the attempts need; the reason is printed.
     fn new(user: Option<u32>) -> Option<Self> {
-        // Not in a directory of temporary files: those are replaced, and nothing would be tried.
+        // Not below temporary files: those are replaced, and nothing would be tried.
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("retake-escapes-{}-{number}", std::process::id());
@@ -165,7 +165,7 @@ impl Arena {
         self.victim.as_mut().is_none_or(|victim| !matches!(victim.try_wait(), Ok(None)))
     }
 
-    /// The outside as it was at the beginning.
+    /// Restores the files outside.
     fn restore(&self) {
         let outside = self.outside();
         for entry in std::fs::read_dir(&outside).unwrap().flatten() {
@@ -193,7 +193,7 @@ impl Arena {
         }
     }
 
-    /// Everything outside that an attempt must leave as it is.
+    /// Everything outside that an attempt must not change.
     fn snapshot(&self) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         let mut left = vec![self.outside()];
@@ -220,14 +220,14 @@ impl Arena {
         found
     }
 
-    /// Runs an attempt; says what it achieved.
+    /// Runs an attempt; returns what it achieved.
     fn attempt(&mut self, script: &str, how: &How, program: &Program) -> Option<String> {
         self.restore();
         self.renew_victim();
         let before = self.snapshot();
         let outside = self.outside();
         let project = self.base.join("project");
-        // The command keeps its own temporary directory; so $TMPDIR is not among these.
+        // The command keeps its own temporary directory, so $TMPDIR is not among these.
         let given = [
             ("PROJ", project.display().to_string()),
             ("OUT", outside.display().to_string()),
@@ -237,7 +237,7 @@ impl Arena {
             ("DSOCK", outside.join("datagram").display().to_string()),
             ("ABS", self.name()),
             ("SHMKEY", self.memory.to_string()),
-            // A secret that retake itself has; it stays outside.
+            // A secret of retake itself, which stays outside.
             ("HOST_TOKEN", "ENVSECRET".to_owned()),
             ("TPORT", self.tcp.local_addr().unwrap().port().to_string()),
             ("UPORT", self.udp.local_addr().unwrap().port().to_string()),
@@ -328,7 +328,7 @@ impl Drop for Arena {
 /// How an attempt is run.
 struct How {
     mode: &'static str,
-    /// Without namespaces, so that Landlock is all there is.
+    /// Without namespaces, so that only Landlock confines.
     landlock: bool,
 }
 
@@ -344,7 +344,7 @@ fn all_attempts(user: Option<u32>, how: &How) {
         if !must_fail {
             continue;
         }
-        // Each with surroundings of its own: what one leaves must not help the next.
+        // Each in its own arena: the effects of one attempt must not help the next.
         let Some(mut arena) = Arena::new(user) else { return };
         if let Some(how) = arena.attempt(script, how, &program) {
             escaped.push(format!("{name}: {how}"));
@@ -373,7 +373,7 @@ fn what_landlock_promises_holds_for_nobody() {
     all_attempts(Some(65534), &How { mode: "best-effort", landlock: true });
 }
 
-/// The judge of the attempts sees an escape where there is no sandbox.
+/// Without a sandbox the attempts are judged as escapes.
 #[test]
 fn without_a_sandbox_the_attempts_succeed() {
     let how = How { mode: "off", landlock: false };

@@ -1,12 +1,12 @@
-//! Ways out of a sandbox that take more than one run: what one leaves must not open the next, and
-//! nothing that was planted is executed by the host's own git or by retake.
+//! Escapes that take more than one run: the effects of one must not enable the next, and
+//! neither the host's own git nor retake executes planted files.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use crate::common::{Called, RETAKE, Sandbox, called};
 
-/// A repository with a commit, or nothing where there is no full level.
+/// A repository with a commit, or `None` without the full level.
 fn repository() -> Option<Sandbox> {
     let sandbox = Sandbox::new();
     std::fs::remove_dir(sandbox.project().join(".agent")).unwrap();
@@ -49,7 +49,7 @@ fn a_link_in_the_place_of_git_opens_nothing() {
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
 }
 
-/// A cover over what a link leads to would show it, where the directory it lies in is not shown.
+/// A cover over a link's target would expose it, if the directory with the target is hidden.
 #[test]
 fn a_link_in_the_place_of_a_protected_file_shows_nothing() {
     let Some(sandbox) = repository() else { return };
@@ -105,7 +105,7 @@ fn missing_hooks_cannot_be_made() {
     assert!(!project.join(".git/hooks/pre-commit").exists());
 }
 
-/// In a linked worktree the directories of the main repository are writable: all but what names
+/// In a linked worktree the directories of the main repository are writable, except files that name
 /// programs.
 #[test]
 fn a_linked_worktree_cannot_change_what_the_main_repository_executes() {
@@ -160,7 +160,7 @@ fn submodules_cannot_be_made_to_execute_anything() {
     assert!(!modules.contains("evil"), "{modules}");
 }
 
-/// retake's own directory would bring a configuration that names commands, and another record.
+/// A planted `.agent` directory would bring a configuration that names commands, and another record.
 #[test]
 fn a_project_of_retake_that_was_made_inside_is_not_left_where_it_is() {
     let Some(sandbox) = repository() else { return };
@@ -181,7 +181,7 @@ fn a_project_of_retake_that_was_made_inside_is_not_left_where_it_is() {
     assert_eq!(after, before + 1, "the record is still the same");
 }
 
-/// Where the directory is there already it can be neither changed nor replaced.
+/// An existing `.agent` directory can neither be changed nor replaced.
 #[test]
 fn the_project_of_retake_cannot_be_changed() {
     let Some(sandbox) = repository() else { return };
@@ -194,7 +194,7 @@ fn the_project_of_retake_cannot_be_changed() {
     assert_eq!(std::fs::read_dir(sandbox.project().join(".agent")).unwrap().count(), 0);
 }
 
-/// Of many files that may be executed later all are moved aside, also those that are not listed.
+/// All files that may be executed later are moved aside, even those that are not listed.
 #[test]
 fn quarantine_knows_no_crowd_to_hide_in() {
     let Some(sandbox) = repository() else { return };
@@ -208,13 +208,13 @@ fn quarantine_knows_no_crowd_to_hide_in() {
     assert_eq!(found.stdout.trim(), "0", "{}", run.stderr);
 }
 
-/// A hook that was planted before is not executed by what retake itself asks git.
+/// Planted hooks are not executed by the git commands of retake.
 #[test]
 fn nothing_planted_is_executed_by_the_git_of_retake() {
     let Some(sandbox) = repository() else { return };
     let outside = outside(&sandbox);
     let evil = format!("touch {}/ran;false", outside.display());
-    // As if an earlier sandbox without protection had left it.
+    // As if an earlier, unprotected sandbox had left it.
     sandbox.sh(&format!("git config core.fsmonitor '{evil}'; git config core.sshCommand '{evil}'; git config filter.x.clean '{evil}'; echo '* filter=x' > .gitattributes"));
     let hook = sandbox.project().join(".git/hooks/post-index-change");
     std::fs::write(&hook, format!("#!/bin/sh\n{evil}\n")).unwrap();

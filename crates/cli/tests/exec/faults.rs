@@ -1,4 +1,4 @@
-//! `retake exec` when things go wrong around it: readers, signals, descriptors, kills.
+//! `retake exec` with problems around it: readers, signals, descriptors, kills.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -31,7 +31,7 @@ fn a_leak_is_named_and_ended() {
 #[test]
 fn killing_retake_takes_its_tree_along() {
     let sandbox = Sandbox::new();
-    // A plain child, one in a session of its own, and a daemon.
+    // A plain child, one in its own session, and a daemon.
     let script = "sleep 1000 & echo $!; setsid sleep 1001 & echo $!; (setsid sh -c 'sleep 1002 & echo $!'); echo ready; wait";
     let mut child = sandbox
         .command(RETAKE)
@@ -110,7 +110,7 @@ fn without_descriptors_or_processes_there_is_still_a_result() {
     assert_eq!(called.code, 125, "{}", called.snapshot());
     assert_eq!(called.json()["error"]["code"], "ACODE-EXE-009", "{}", called.snapshot());
     if is_root() {
-        // An unprivileged user with no process to spare.
+        // An unprivileged user who has reached the limit of processes.
         std::fs::set_permissions(
             sandbox.dir.path(),
             std::os::unix::fs::PermissionsExt::from_mode(0o755),
@@ -131,7 +131,7 @@ fn without_descriptors_or_processes_there_is_still_a_result() {
     }
 }
 
-/// Whether the parts that need root can run. Where everything must run, it is a failure if not.
+/// Whether the parts that need root can run. If every test must run, it is a failure if not.
 fn is_root() -> bool {
     // SAFETY: no arguments, no failure.
     let root = unsafe { libc::geteuid() == 0 };
@@ -147,7 +147,7 @@ fn closed_descriptors_are_not_filled_with_ours() {
         let called = sandbox.sh(&format!("({script}) {closed}"));
         assert_eq!(called.code, 3, "{closed}: {}", called.snapshot());
     }
-    // What would be an order to kill, had the child's output reached the keeper.
+    // Would be a kill request, if the child's output reached the keeper.
     let order = r"import os, struct; os.write(1, struct.pack('<II', 1, 9)); os._exit(42)";
     let called = sandbox.sh(&format!("retake exec -- python3 -c \"{order}\" >&-"));
     assert_eq!(called.code, 42, "{}", called.snapshot());

@@ -1,11 +1,11 @@
-//! More attempts of `escapes`: other system calls for the same ends, files that root owns, and what the
-//! kernel tells of the machine.
+//! More attempts of `escapes`: other system calls for the same goals, files that root owns, and what the
+//! kernel reveals about the machine.
 
 use crate::escape_attempts::Kept::{self, AtFullOnly, Everywhere};
 
 /// As in `escape_attempts`.
 pub(crate) const FURTHER: &[(&str, &str, Kept)] = &[
-    // A pair of sockets of one's own, used to reach others.
+    // The project's own socket pair, used to reach others.
     (
         "datagram-of-a-pair",
         r#"/usr/bin/python3 -c 'import socket,os;a,b=socket.socketpair(1,2);a.sendto(b"x",os.environ["DSOCK"])'"#,
@@ -215,7 +215,7 @@ os._exit(0)'"#,
 for n,a in ((172,(3,)),(173,(0x80,1,1)),(159,(b,)),(305,(0,b)),(443,(0,0,0,b)),(179,(0,b,0,b))): print("ESCAPED" if l.syscall(n,*a)>=0 else "no",n)' | grep ESCAPED"#,
         Everywhere,
     ),
-    // What root owns.
+    // Files that root owns.
     (
         "system-files",
         "for f in /etc/passwd /etc/ld.so.preload /etc/profile.d/escaped.sh /usr/local/bin/escaped /root/.bashrc /etc/sudoers.d/escaped /boot/escaped /lib/escaped /var/lib/escaped /etc/hosts; do (: >> $f) 2>/dev/null && echo ESCAPED $f; done",
@@ -247,7 +247,7 @@ for n,a in ((172,(3,)),(173,(0x80,1,1)),(159,(b,)),(305,(0,b)),(443,(0,0,0,b)),(
         "for o in --user --system; do timeout 2 systemd-run $o touch $OUT/new42 2>/dev/null && echo ESCAPED; done; timeout 2 busctl list 2>/dev/null | grep -q : && echo ESCAPED",
         Everywhere,
     ),
-    // The record, which lies outside of the project.
+    // The record, which is outside of the project.
     (
         "record",
         "r=$OUT/../record; cat $r/* /proc/self/root$r/* 2>/dev/null | grep -qa SQLite && echo ESCAPED; for f in $r/retake.db $r/new; do (: >> $f) 2>/dev/null && echo ESCAPED; done; mv $r $r.2 2>/dev/null && echo ESCAPED; flock -n $r/retake.db true 2>/dev/null && echo ESCAPED",

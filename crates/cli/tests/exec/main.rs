@@ -1,4 +1,4 @@
-//! `retake exec` as its users meet it.
+//! `retake exec` as users see it.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 

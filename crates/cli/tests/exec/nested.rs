@@ -1,4 +1,4 @@
-//! Runs that a retake inside of a sandbox records: they come into the record outside, as reported.
+//! Runs that a retake inside of a sandbox records: they are imported into the outer record, as reported.
 
 use serde_json::Value;
 
@@ -74,7 +74,7 @@ fn a_report_cannot_touch_what_is_there_nor_tell_what_cannot_be() {
     assert_eq!(exported.code, 0, "{}", exported.snapshot());
     let text = std::fs::read_to_string(sandbox.project().join("known.jsonl")).unwrap();
     let id = original["id"].as_str().unwrap();
-    // Another id, but of a time before the sandbox began.
+    // Another id, but with a time before the sandbox began.
     let other = text.replace(id, "01900000-0000-7000-8000-000000000001");
     let past = long_ago(&other);
     sandbox.file("forged.jsonl", &format!("{text}{past}"));
@@ -91,7 +91,7 @@ fn a_report_cannot_touch_what_is_there_nor_tell_what_cannot_be() {
     assert!(with_command(&after, "echo honest")["reportedBy"].is_string());
 }
 
-/// The same lines with times of many years ago.
+/// The same lines with times many years ago.
 fn long_ago(text: &str) -> String {
     let mut replaced = String::new();
     for (number, part) in text.split("Time\":\"20").enumerate() {
@@ -162,7 +162,7 @@ fn large_output_is_cut_and_marked() {
     assert_eq!(reported["stdoutRawBytes"], 3_000_000);
 }
 
-/// A run that was going on inside when everything was ended is an interrupted one.
+/// A run that was in progress inside when everything was terminated counts as interrupted.
 #[test]
 fn what_was_running_inside_when_time_was_up_is_reported_as_interrupted() {
     let sandbox = Sandbox::new();
@@ -210,7 +210,7 @@ fn runs_inside_are_reported_without_namespaces_too() {
     assert_eq!(json["sandbox"]["reported"], serde_json::json!({"runs": 1}), "{}", run.snapshot());
 }
 
-/// The configuration of the project is about commands on the host: inside, everything is confined
+/// The project's configuration is about commands on the host: inside, everything is confined
 /// already.
 #[test]
 fn a_project_that_confines_by_default_can_be_used_inside() {

@@ -1,4 +1,4 @@
-//! The network of `retake exec --sandbox`, with the programs that people use: as root and as nobody.
+//! The network of `retake exec --sandbox`, with common programs: as root and as nobody.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{Called, RETAKE, Sandbox, alive, called, eventually, skip};
 
-/// A server of files that is also a proxy for every host: it stands for the network outside.
+/// A file server that is also a proxy for every host: it stands for the network outside.
 struct Outside {
     port: u16,
     /// The first line of every request.
@@ -66,7 +66,7 @@ fn answer(stream: TcpStream, files: &Path, asked: &Mutex<Vec<String>>) -> Option
     }
 }
 
-/// A project of a user, and what lies outside.
+/// A user's project, and the files outside.
 struct Lab {
     base: PathBuf,
     user: Option<u32>,
@@ -96,7 +96,7 @@ impl Lab {
             let done = Command::new("chown").arg("-R").arg(owner).arg(&base).status().unwrap();
             assert!(done.success());
         }
-        // Below a directory that only root may enter, a clone's own program is out of reach.
+        // Below a directory that only root may enter, the clone's own program is not accessible.
         std::fs::copy(RETAKE, base.join("retake")).unwrap();
         let outside = Outside::new(base.join("files"));
         Some(Self { base, user, outside })
@@ -106,7 +106,7 @@ impl Lab {
         self.base.join("retake").display().to_string()
     }
 
-    /// A command of this user, on a machine that goes out through a proxy.
+    /// A command of this user, on a machine that uses a proxy.
     fn command(&self, program: &str) -> Command {
         let mut command = match self.user {
             None => Command::new(program),
@@ -143,7 +143,7 @@ impl Drop for Lab {
     }
 }
 
-/// As root and as nobody, where this machine has what the full level needs.
+/// As root and as nobody, if this machine supports the full level.
 fn everybody(test: impl Fn(&Lab)) {
     for user in [None, Some(65534)] {
         let Some(lab) = Lab::new(user) else { return };
@@ -224,7 +224,7 @@ fn a_port_of_this_machine_is_reached_if_it_is_named() {
     });
 }
 
-/// Ways around the proxy, each of which prints ESCAPED if it leads somewhere.
+/// Attempts to bypass the proxy, each of which prints ESCAPED if it succeeds.
 const WAYS: [&str; 13] = [
     "exec 3<>/dev/tcp/$IP/$TPORT && echo ESCAPED",
     "exec 3<>/dev/tcp/127.0.0.1/$TPORT && echo ESCAPED",
@@ -241,7 +241,7 @@ const WAYS: [&str; 13] = [
     "getent hosts allowed.example && echo ESCAPED",
 ];
 
-/// The address of this machine in its network, if it has one.
+/// This machine's address in its network, if it has one.
 fn own_address() -> Ipv4Addr {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     let address = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
@@ -376,7 +376,7 @@ fn a_run_ends_although_a_host_does_not_answer() {
     if sandbox.retake(&["exec", "--sandbox", "--", "true"]).code != 0 {
         return skip("no full sandbox here");
     }
-    // Accepts in the kernel, and says nothing.
+    // Accepted by the kernel, but never answered.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let script = format!("(curl -s http://localhost:{port}/ &) ; sleep .3; echo done");

@@ -1,11 +1,11 @@
-//! More attempts of `escapes`: calls and files that programs seldom use, and what a tracer, an earlier
-//! run or a cache could open.
+//! More attempts of `escapes`: rarely used calls and files, and what a tracer, an earlier
+//! run or a cache could enable.
 
 use crate::escape_attempts::Kept::{self, AtFullOnly, Everywhere};
 
 /// As in `escape_attempts`.
 pub(crate) const RARE: &[(&str, &str, Kept)] = &[
-    // The filter of system calls, walked around.
+    // Bypasses of the system call filter.
     (
         "call-changed-by-a-tracer",
         r#"/usr/bin/python3 -c 'import ctypes,os,signal,struct
@@ -101,7 +101,7 @@ for n in 105,106,116:
   if l.syscall(n,0 if n!=116 else 1,b"\0\0\0\0")==0 and __import__("os").getuid()!=0: print("ESCAPED",n)'; su -c true nobody </dev/null 2>/dev/null && echo ESCAPED"#,
         Everywhere,
     ),
-    // Files that stay readable, changed by what is not writing.
+    // Read-only files, changed other than by writing.
     (
         "written-by-descriptors-for-reading",
         r#"/usr/bin/python3 -c 'import os,fcntl,struct,mmap
@@ -282,7 +282,7 @@ for fd in m,s:
         "for p in .git .git/hooks .git/config .git/info; do rmdir $p; mv $p $p.x; ln -sfn /tmp $p; done; mkdir -p .git/info; echo '* filter=x' > .git/info/attributes; git config --file .git/config.worktree core.fsmonitor \"touch $OUT/new68;false\"; git config --file=.git/config core.fsmonitor \"touch $OUT/new68;false\"; git config extensions.worktreeConfig true",
         AtFullOnly,
     ),
-    // What lies in memory or is made anew inside.
+    // Files in memory, or created again inside.
     (
         "devices-made-inside",
         "for d in 'm c 1 1' 'k c 1 11' 'd b 254 0' 'v b 259 0' 'f c 10 229'; do set -- $d; for w in . /tmp /dev/shm /dev /var/tmp; do mknod $w/$1 $2 $3 $4 2>/dev/null && (exec 3<$w/$1) 2>/dev/null && echo ESCAPED $w $d; done; done",

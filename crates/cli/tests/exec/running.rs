@@ -1,4 +1,4 @@
-//! `retake exec` as a user meets it: the real program, its output, its codes, its manners.
+//! `retake exec` as users see it: the real program, its output, exit codes and behaviour.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -315,7 +315,7 @@ fn secrets_reach_the_child_and_the_terminal_but_not_the_result() {
     ]);
     assert_eq!(other.json()["stdout"], "[redacted:PLAIN]\n");
     assert!(!other.stdout.contains("opensesame1"));
-    // Four characters stand everywhere: a promise to hide them could not be kept.
+    // Four characters occur everywhere: a promise to hide them could not be kept.
     let short = ["exec", "--env", "PIN=1234", "--secret", "PIN", "--", "true"];
     let refused = sandbox.retake(&short);
     assert_ne!(refused.code, 0);
@@ -435,7 +435,7 @@ fn a_program_is_told_the_directory_it_is_in() {
     assert_eq!(told(&["--cwd", "below"], &project), below);
     assert_eq!(told(&[], "/"), project);
     assert_eq!(told(&["--cwd", "below", "--env", "PWD=/given"], "/"), "/given");
-    // Another name of the same place is as good.
+    // Another name of the same directory works, too.
     let link = sandbox.dir.path().join("link");
     std::os::unix::fs::symlink(&project, &link).expect("made");
     assert_eq!(told(&[], &text(&link)), text(&link));

@@ -1,5 +1,5 @@
-//! Files that run with the rights of their owner or group: what a confined command cannot make, what is
-//! listed, and what needs the same bits of directories and works. The attempts are in `further_attempts`.
+//! Files that run with the rights of their owner or group: what a confined command cannot create, what is
+//! listed, and programs that need the same bits on directories and work. The attempts are in `further_attempts`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// The names of the files that were listed for their bit.
+/// The names of the files that were listed because of their bit.
 fn listed(json: &Value) -> Vec<&str> {
     let files = json["sandbox"]["leftForHost"]["files"].as_array().into_iter().flatten();
     let set_id = files.filter(|file| file["kind"] == "set_id_file");
@@ -55,8 +55,8 @@ fn a_file_with_the_bit_of_its_group_is_listed() {
     }
 }
 
-/// Root keeps the modes of an archive, which `tar` cannot do here; everything in it is extracted. Others
-/// leave the bit out by themselves.
+/// As root `tar` keeps the modes of an archive, which fails here; every file is extracted nevertheless. Other users'
+/// `tar` drops the bit by itself.
 #[test]
 fn an_archive_with_such_a_program_is_extracted_without_the_bit() {
     for (user, landlock) in ALL {
@@ -67,7 +67,7 @@ fn an_archive_with_such_a_program_is_extracted_without_the_bit() {
         assert_eq!(packed.code, 0, "{}", packed.snapshot());
         let json = lab.json("tar -xf a.tar");
         let tool = mode(&lab.project().join("from/tool"));
-        // At the Landlock level of these tests everybody is called root inside.
+        // At the Landlock level of these tests every user appears as root inside.
         if user == 0 || landlock {
             assert_eq!(json["exitCode"], 2, "{json}");
             let said = json["stderr"].as_str().unwrap();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Called, Sandbox};
 
-/// A repository with files to write and to read, or nothing where there is no full level.
+/// A repository with files to write and to read, or `None` without the full level.
 fn project() -> Option<Sandbox> {
     let sandbox = Sandbox::new();
     if !sandbox.can_be_confined() {
@@ -58,7 +58,7 @@ fn only_what_is_listed_is_writable_and_a_denial_wins() {
     assert_eq!(writable(&sandbox, &none, &[], &files), ["/tmp/new"]);
     let out = settings(json!({"allowWrite": ["out/**"]}));
     assert_eq!(writable(&sandbox, &out, &[], &files), ["out/new", "out/keep/file", "/tmp/new"]);
-    // Below what is denied nothing can be allowed, unlike with our own rules.
+    // Below a denied path nothing can be allowed, unlike with retake's own rules.
     let denied = settings(
         json!({"allowWrite": [".", "src/deep", "out/keep"], "denyWrite": ["src", "out/keep"]}),
     );

@@ -1,5 +1,5 @@
-//! Terminals and job control: an interactive bash on a real pseudo-terminal, typed at like a
-//! person would.
+//! Terminals and job control: an interactive bash on a real pseudo-terminal, typed at as by a
+//! person.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Shell {
     fn line(&mut self, line: &str) {
         self.send(line);
         self.send("\n");
-        // The echo of what was typed is not an answer.
+        // The echo of typed text is not an answer.
         let last = line.rsplit('\n').next().unwrap().to_owned();
         self.expect(&last);
     }
@@ -85,7 +85,7 @@ fn modes_and_foreground_are_given_back_however_the_run_ends() {
         shell.expect(" echo ");
         shell.expect("PROMPT> ");
     }
-    // Killed with the child in front: the shell gets its terminal back.
+    // Killed with the child in the foreground: the shell gets its terminal back.
     shell.line(
         "retake exec --stdin inherit -- sh -c 'stty -echo; echo $PPID > pid; exec sleep 1000'",
     );
@@ -120,8 +120,8 @@ fn ctrl_c_ends_the_run_and_a_loop_around_it() {
 fn ctrl_z_stops_tree_and_clock_and_fg_resumes_both() {
     let mut shell = Shell::new();
     for stdin in ["null", "inherit"] {
-        // Without `exec` the shell may be stopped in the middle of a vfork, where it does not stand
-        // still before its child continues.
+        // Without `exec` the shell may be stopped in the middle of a vfork, where it does not
+        // stop before its child continues.
         shell.line(&format!(
             "retake exec --stdin {stdin} --timeout 3 -- sh -c 'echo $$ > pid; exec sleep 1000'"
         ));
@@ -130,7 +130,7 @@ fn ctrl_z_stops_tree_and_clock_and_fg_resumes_both() {
         shell.expect("Stopped");
         shell.expect("PROMPT> ");
         eventually("the child stands still", || stopped(pid));
-        // Longer than the timeout: the clock stands.
+        // Longer than the timeout: its clock is stopped.
         std::thread::sleep(Duration::from_secs(3));
         assert!(alive(pid) && stopped(pid));
         shell.line("fg");
@@ -184,7 +184,7 @@ fn killing_retake_also_ends_a_keeper_that_was_stopped() {
 #[test]
 fn a_raw_terminal_is_made_sane_by_the_keeper() {
     let mut shell = Shell::new();
-    // A script does not repair its terminal, as an interactive shell would.
+    // A script does not restore its terminal, unlike an interactive shell.
     let script = "retake exec --pty --stdin inherit -- sh -c \"echo \\$PPID > pid; exec sleep 777\"; while ! [ -e go ]; do sleep 0.01; done; stty -a | tr \";\" \"\\n\"";
     shell.line(&format!("sh -c '{script}'"));
     let keeper = shell.pid();

@@ -1,5 +1,5 @@
-//! Test results of a real framework, which names only the tests that fail: their history, what is
-//! shown of a failure, output that is cut, and reports for continuous integration.
+//! Test results of a real framework, which names only failing tests: their history, the
+//! display of a failure, truncated output, and reports for continuous integration.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -106,20 +106,20 @@ fn a_run_that_says_nothing_of_a_test_does_not_end_its_failure() {
     project.history(&[false]);
     let failing = || project.tests(&["--failing"]).as_array().unwrap().len();
     assert_eq!(failing(), 1);
-    // Another command may run other tests.
+    // A different command may run different tests.
     project.run("python3 -m unittest test_cart.Cart.test_tax");
     assert_eq!(failing(), 1);
     // The same command with fewer tests, and none at all.
     project.0.file("test_cart.py", "import unittest\n");
     project.run(UNITTEST);
     assert_eq!(failing(), 1);
-    // A run that was cut short.
+    // An interrupted run.
     let slow = TWO_TESTS.replace("pass", "import time; time.sleep(60)");
     project.0.file("test_cart.py", &slow);
     std::fs::remove_file(project.0.project().join("broken")).unwrap();
     project.0.retake(&["exec", "-q", "--tests", "--timeout", "1s", UNITTEST]);
     assert_eq!(failing(), 1);
-    // Another test fails, and is named: this one did not.
+    // Another test fails, and is named: so this one did not fail.
     project.0.file("test_cart.py", &TWO_TESTS.replace("pass", "self.fail('tax')"));
     project.run(UNITTEST);
     let still = project.tests(&["--failing"]);
@@ -212,7 +212,7 @@ fn output_cut_by_a_pipe_is_partial_and_never_wrong() {
         assert!(passed == 0 && failed <= 4, "{lines}: {cut}");
         assert_eq!(cut["partial"], true, "{lines}: {cut}");
     }
-    // Everything came through.
+    // Nothing was cut.
     let through = project.results(&format!("{UNITTEST} 2>&1 | tail -200"));
     assert_eq!((numbers(&through), &through["partial"]), ([5, 4, 0], &json!(false)));
     let shown =
@@ -250,7 +250,7 @@ fn a_failed_run_on_a_terminal_ends_with_where_more_is() {
     assert!(last_line(&["exec", "--timeout", "100ms", "sleep 9"]).contains(": timed out; `retake"));
     assert!(last_line(&["exec", "no-such-program"]).contains(": not started; `retake"));
     assert_eq!(last_line(&["exec", "echo fine"]), "fine");
-    // Elsewhere the command's own output is all there is.
+    // Elsewhere only the command's own output is printed.
     assert_eq!(sandbox.retake(&["exec", "--", "false"]).snapshot(), "exit 1\n");
 }
 

@@ -1,4 +1,4 @@
-//! What the numbers say: compare, until sure, explain, bisect, report, and chrome-ranger's layout.
+//! Results of a matrix: compare, until sure, explain, bisect, report, and chrome-ranger's format.
 
 use serde_json::Value;
 
@@ -80,17 +80,17 @@ fn sampling_goes_on_until_it_is_sure_and_is_judged_as_such_afterwards() {
     assert_eq!(later["method"], "sequence", "its size was chosen by looking at it");
     let samples = env.ids().len();
     assert!(samples >= 10, "{samples}");
-    // It is decided: nothing is left to run.
+    // It is decided: no run is left.
     let again = env.expect(0, &sure).json();
     assert_eq!((&again["ok"], env.ids().len()), (&0.into(), samples));
-    // What was asked for as a gate trips here too.
+    // The same gate trips here, too.
     env.expect(1, &[&sure[..], &["--fail-if", "slower:5%"]].concat());
 }
 
 #[test]
 fn a_spent_budget_ends_sampling_that_would_go_on() {
     let env = Env::with_commits(&["100", "100"]);
-    // Alternates wildly, so that nothing is ever decided.
+    // Alternates so strongly that nothing is ever decided.
     env.config(
         "command: 'echo metric: load=$(( (ITERATION % 2) * 900 + 100 + $(od -An -N1 -tu1 /dev/urandom) ))'\niterations: 1\ncode: {refs: [v1, main]}\naxes: {n: [1, 2]}\n",
     );
@@ -102,7 +102,7 @@ fn a_spent_budget_ends_sampling_that_would_go_on() {
     assert!(verdicts.as_array().unwrap().iter().any(|c| c["verdict"] == "not_sure"), "{verdicts}");
     assert!(ran.stderr.contains("the budget of 1s is exhausted"), "{}", ran.stderr);
     assert!(env.expect(0, &["run", "--help"]).stdout.contains("[default: 1h]"));
-    // Too little for any result is no success.
+    // Without any result it is not a success.
     env.config("command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n");
     let ran = env.expect(1, &["run", "--until-sure", "2%", "--budget", "1ms"]);
     assert!(ran.stderr.contains("some cells have no result"), "{}", ran.stderr);
@@ -120,12 +120,12 @@ fn what_was_made_larger_after_a_look_is_judged_as_such() {
     config(6);
     env.expect(0, &["run", "-q"]);
     assert_eq!(compare()["method"], "independent", "six blocks are too few to be blocks");
-    // The rest of what was planned is no decision of anyone.
+    // The remaining planned runs do not decide anything.
     config(12);
     env.expect(0, &["run", "-q"]);
     let json = compare();
     assert_eq!((&json["method"], &json["verdict"]), (&"sequence".into(), &"slower".into()));
-    // Once judged so, always judged so; all at once it is a sample like any other.
+    // A verdict stays; measured all at once the runs are an ordinary sample.
     env.expect(0, &["run", "-q", "--replace"]);
     assert_eq!(compare()["method"], "blocks");
     env.expect(0, &["run", "-q", "--append", "2"]);
@@ -210,7 +210,7 @@ fn the_commit_that_broke_it_is_found_by_exit_code_and_runs_are_reused() {
     assert!(json["confidence"].as_f64().unwrap() >= 0.95, "{json}");
     assert_eq!((&json["monotone"], &json["axis"]), (&true.into(), &"code".into()));
     assert_eq!(env.ids().len(), stored, "the ends were known");
-    // Everything is known now: nothing runs.
+    // Everything is known: nothing runs.
     let again = env.expect(0, &search);
     assert!(!again.stderr.contains("exit:"), "{}", again.stderr);
     assert_eq!(again.json()["firstBad"], json["firstBad"]);
@@ -327,7 +327,7 @@ fn further_axes_go_out_and_come_back_and_can_be_given() {
     forget();
     assert_eq!(env.expect(0, &["import", &out, "--json"]).json()["imported"], 4);
     assert_eq!((env.ids(), env.counts()), (ids, vec![(2, 0, 0), (2, 0, 0)]));
-    // Runs of chrome-ranger itself do not know the axis.
+    // Runs of chrome-ranger itself do not have the axis.
     forget();
     let lines = std::fs::read_to_string(env.outside("out/runs.jsonl")).unwrap();
     let without: Vec<String> = lines
@@ -348,7 +348,7 @@ fn further_axes_go_out_and_come_back_and_can_be_given() {
     assert_eq!(env.counts()[0], (0, 0, 2));
 }
 
-/// Ten runs of v1; the machine gets 15 % slower; v2, whose code is the same, is added.
+/// Ten runs of v1; the machine becomes 15 % slower; v2, with the same code, is added.
 fn another_day() -> Env {
     let env = Env::with_commits(&["1", "2"]);
     let level = env.outside("level");
@@ -375,7 +375,7 @@ fn a_machine_that_is_slower_the_next_day_is_no_slower_code() {
     assert!(compared.stderr.contains("run --baseline again"), "{}", compared.stderr);
     env.expect(0, &["compare", "v1", "v2", "--metric", "load", "--fail-if", "slower:5%"]);
     env.expect(1, &["compare", "v1", "v2", "--metric", "load", "--fail-if", "unsure"]);
-    // The baseline is measured again, beside what it is compared with.
+    // The baseline is measured again, in turn with the new runs.
     let gate = ["run", "--metric", "load", "--fail-if", "slower:5%", "--json"];
     let json = env.expect(0, &gate).json();
     assert_eq!((&json["ok"], &json["comparisons"][0]["verdict"]), (&20.into(), &"same".into()));
@@ -496,7 +496,7 @@ fn numbers_beside_each_other_are_of_the_same_sessions() {
     };
     config(10, "v1");
     env.expect(0, &["run", "-q"]);
-    // A slower machine on another day: what is shown of v1 is what was measured beside v2.
+    // A slower machine on another day: the values shown for v1 are those measured in turn with v2.
     config(12, "v1, v2");
     let run = ["run", "--metric", "load", "--baseline", "again", "--json"];
     let ran = env.expect(0, &run).json();
@@ -505,7 +505,7 @@ fn numbers_beside_each_other_are_of_the_same_sessions() {
     assert_eq!(ran["comparisons"][0]["verdict"], "same");
     let map = env.expect(0, &["explain", "--metric", "load"]);
     assert_eq!(map.stdout.matches("1.201 s").count(), 2, "{}", map.snapshot());
-    // Without a session that measured all of them it is said.
+    // Without a session that measured all of them a note says so.
     config(15, "v1, v3");
     env.expect(0, &["run", "-q", "--baseline", "again"]);
     config(15, "v1, v2, v3");
@@ -547,7 +547,7 @@ fn what_a_run_says_in_the_end_is_what_compare_says_afterwards() {
     config(10);
     assert_eq!(agree(&["--workers", "2"]), 10);
     assert_eq!(agree(&["--append", "3"]), 13);
-    // What is too much of the old goes with it.
+    // Old runs in excess are removed with it.
     config(6);
     assert_eq!(agree(&["--replace"]), 6);
     assert_eq!(agree(&[]), 6);
@@ -556,7 +556,7 @@ fn what_a_run_says_in_the_end_is_what_compare_says_afterwards() {
 #[test]
 fn a_margin_that_the_noise_never_decides_is_given_up_and_said() {
     let env = Env::bare();
-    // Noise of which neither has more, the same in each run of this test: chance decides nothing.
+    // Noise without a difference, the same in each run of this test, so that nothing depends on chance.
     env.config("command: 'echo metric: load=$(( (ITERATION * 7919 + AXIS_N * 504) % 1009 + 1 ))'\niterations: 1\naxes: {n: [1, 2]}\n");
     let ran =
         env.expect(0, &["run", "--until-sure", "0.001%", "--metric", "load", "--budget", "none"]);

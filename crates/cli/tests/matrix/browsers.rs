@@ -1,4 +1,4 @@
-//! A browser from a mirror on the loopback interface, all the way to the command.
+//! A browser from a mirror on the loopback interface, up to the command that uses it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,7 +32,7 @@ fn serve(files: impl FnOnce(&str) -> Files) -> String {
     url
 }
 
-/// An archive with a browser that says its version, and so much that cannot be compressed.
+/// An archive with a browser that prints its version, and incompressible padding.
 fn archive(version: &str, padding: usize) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
     let options = SimpleFileOptions::default().unix_permissions(0o755);
@@ -49,7 +49,7 @@ fn mirror(versions: &[&str]) -> String {
     serve(|url| mirror_files(url, versions))
 }
 
-/// What a mirror of these versions serves, at this address.
+/// The files of a mirror with these versions, at this address.
 pub(crate) fn mirror_files(url: &str, versions: &[&str]) -> Files {
     let mut files = Files::new();
     let mut known = Vec::new();
@@ -125,7 +125,7 @@ fn a_bisection_over_browsers_goes_by_their_numbers() {
 
 #[test]
 fn a_bisection_over_browsers_searches_what_the_index_knows() {
-    // Forty milestones of five versions each; what changes, changes within a milestone.
+    // Forty milestones of five versions each; the behaviour changes within a milestone.
     let versions: Vec<String> = (100..140)
         .flat_map(|major| (0..5).map(move |patch| format!("{major}.0.{}.{patch}", major + 5000)))
         .collect();
@@ -151,7 +151,7 @@ fn a_bisection_over_browsers_searches_what_the_index_knows() {
     assert!(steps.len() < 25, "{} of {} versions were downloaded", steps.len(), versions.len());
     let first: Vec<&str> = steps.iter().take(4).map(|s| s["point"].as_str().unwrap()).collect();
     assert!(first.iter().all(|point| *point == "m100" || point.ends_with(".4")), "{first:?}");
-    // What there is needs no index any more; what is configured is searched without one.
+    // Cached versions need no index; configured ones are searched without one.
     config("http://127.0.0.1:9", "100.0.5100.4, 139.0.5139.4");
     let ends = ["--good", "100.0.5100.4", "--bad", "139.0.5139.4"];
     let found = env.expect(0, &[&["bisect", "--axis", "chrome", "--json"][..], &ends].concat());
@@ -179,7 +179,7 @@ fn another_program_at_the_same_path_is_another_browser() {
     program(&real, "echo 1");
     program(&wrapper, &format!("exec {} \"$@\" # changed", real.display()));
     assert_eq!(env.counts(), [(0, 0, 1)], "it is another program");
-    // What is not a script is known by its content alone, and is not run for that.
+    // A binary is identified by its content alone, and is not run for that.
     std::fs::copy("/bin/true", &wrapper).unwrap();
     env.expect(0, &["run", "-q"]);
     assert_eq!(env.counts(), [(1, 0, 0)]);
@@ -187,11 +187,11 @@ fn another_program_at_the_same_path_is_another_browser() {
     assert_eq!(env.counts(), [(0, 0, 1)]);
 }
 
-/// A file system of its own, as small as that.
+/// A separate, small file system.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
-    /// `None` where nobody may mount anything.
+    /// `None` if mounting is not allowed.
     fn new(path: std::path::PathBuf, size: &str) -> Option<Self> {
         std::fs::create_dir_all(&path).unwrap();
         let mut mount = std::process::Command::new("mount");

@@ -12,7 +12,7 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    /// Commits with these contents of the file `value`, tagged v1, v2 and so on; `main` is the last.
+    /// Commits with these contents of the file `value`, tagged v1, v2 and so on; `main` is the last one.
     pub(crate) fn with_commits(values: &[&str]) -> Self {
         let env = Self { sandbox: Sandbox::new() };
         env.git(&["init", "-q", "-b", "main"]);
@@ -74,7 +74,7 @@ impl Env {
         runs.map(|run| run["id"].as_str().expect("an id").to_owned()).collect()
     }
 
-    /// A path outside of the project, for commands to leave signs at.
+    /// A path outside of the project, where commands leave files.
     pub(crate) fn outside(&self, name: &str) -> PathBuf {
         self.sandbox.dir.path().canonicalize().expect("it exists").join(name)
     }

@@ -1,5 +1,5 @@
-//! Results in files for other programs. What hyperfine's scripts look at is looked at here in the same
-//! way: `results`, and of each `command`, `times`, `mean`, `stddev`, `median` and `parameters`.
+//! Results in files for other programs. Tests read the same parts as hyperfine's scripts:
+//! `results`, and of each `command`, `times`, `mean`, `stddev`, `median` and `parameters`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn measured() -> Env {
     env
 }
 
-/// What `plot_parametrized.py` calls `unique_parameter`, and what all of the scripts take.
+/// `unique_parameter` of `plot_parametrized.py`, and what all of the scripts read.
 fn read_as_hyperfine_does(document: &Value) -> Vec<(String, Vec<f64>, BTreeMap<String, String>)> {
     let results = document["results"].as_array().expect("json.load(f)[\"results\"]");
     let number = |result: &Value, key: &str| result[key].as_f64().expect(key);
@@ -44,7 +44,7 @@ fn read_as_hyperfine_does(document: &Value) -> Vec<(String, Vec<f64>, BTreeMap<S
 fn hyperfines_scripts_can_read_it() {
     let env = measured();
     let file = env.sandbox.project().join("h.json");
-    // A script that reads the file as hyperfine's scripts do, with nothing but Python's own library.
+    // A script that reads the file like hyperfine's scripts, with only Python's standard library.
     let script = "import json, statistics, sys\n\
         results = json.load(open(sys.argv[1], encoding='utf-8'))['results']\n\
         labels = [b['command'] for b in results]\n\
@@ -91,11 +91,11 @@ fn csv_has_the_columns_of_hyperfine_first() {
         lines.map(|line| head.iter().copied().zip(line.split(',')).collect()).collect();
     assert_eq!(rows.len(), 4);
     assert_eq!((rows[0]["command"], rows[0]["parameter_n"]), ("sleep 0.01", "1"));
-    // Seconds, as hyperfine has it.
+    // Seconds, as in hyperfine.
     let median: f64 = rows[0]["median"].parse().unwrap();
     assert!((0.01..1.0).contains(&median), "{csv}");
     assert_eq!((rows[0]["unit"], rows[0]["runs"], rows[0]["failed"]), ("s", "5", "0"));
-    // Five runs beside other tests decide little; a wrong answer they never give.
+    // Five runs beside other tests decide little, but are never wrong.
     assert!(["faster", "not_sure"].contains(&rows[1]["verdict"]), "{csv}");
     assert!(rows[1]["change"].parse::<f64>().is_ok(), "{csv}");
     let compared = env.expect(0, &["compare", "--export", "csv", "-"]).stdout;
@@ -125,7 +125,7 @@ fn markdown_and_json_and_several_at_once() {
 fn a_file_is_written_as_a_whole_or_not_at_all() {
     let env = measured();
     let project = env.sandbox.project();
-    // Found out before anything is run.
+    // Detected before anything is run.
     let before = env.ids();
     let missing = ["run", "--append", "1", "--export", "csv", "none/x.csv"];
     let refused = env.expect(1, &missing);
@@ -134,7 +134,7 @@ fn a_file_is_written_as_a_whole_or_not_at_all() {
     env.expect(2, &["status", "--json", "--export", "csv", "-"]);
     env.expect(2, &["status", "--export", "json", "-", "--export", "csv", "-"]);
     assert_eq!(env.ids(), before);
-    // Where there is no room, what was there stays, and nothing is left beside it.
+    // Without free space the old file stays, and nothing is left beside it.
     std::fs::write(project.join("x.csv"), "old").unwrap();
     let full =
         env.sandbox.sh("ulimit -f 0; trap '' XFSZ; exec retake matrix status --export csv x.csv");
@@ -146,7 +146,7 @@ fn a_file_is_written_as_a_whole_or_not_at_all() {
         .filter(|name| name.contains("x.csv"))
         .collect();
     assert_eq!(beside, ["x.csv"]);
-    // Through a link the file it leads to, and into what is no file.
+    // Through a link to its target, and into something other than a file.
     std::os::unix::fs::symlink("x.csv", project.join("link.csv")).unwrap();
     env.expect(0, &["status", "--export", "csv", "link.csv", "--export", "csv", "/dev/null"]);
     assert!(project.join("link.csv").symlink_metadata().unwrap().is_symlink());
@@ -164,7 +164,7 @@ fn cells_without_a_result_have_no_numbers() {
     assert!(csv.lines().nth(2).unwrap().starts_with("exit 1,,,,,,,,wall,s,0,2,"), "{csv}");
 }
 
-/// Three commits, the last of which is slower by its own account, and takes longer.
+/// Three commits, the last of which reports a higher load, and takes longer.
 fn commits() -> Env {
     let env = Env::with_commits(&["100", "101", "130"]);
     env.config(
@@ -207,7 +207,7 @@ fn a_history_is_exported_in_every_format() {
     assert!(markdown.contains("\nload is slower since "), "{markdown}");
     let json: Value = serde_json::from_str(&history("json")).unwrap();
     assert_eq!(json, env.expect(0, &["history", "--metric", "load", "--json"]).json());
-    // The load is a time, and so are its values in the JSON of hyperfine.
+    // The load is a time, and so are its values in hyperfine's JSON.
     let hyperfine = read_as_hyperfine_does(&serde_json::from_str(&history("hyperfine")).unwrap());
     let names: Vec<&str> = hyperfine.iter().map(|(name, ..)| name.as_str()).collect();
     assert_eq!((names[2], hyperfine[2].1.len()), (&tip[..7], 8));

@@ -34,7 +34,7 @@ fn a_history_shows_every_commit_ever_measured_and_where_it_changed() {
     let env = Env::with_commits(&["100", "101", "100", "130", "131", "130"]);
     load(&env, 10, "v1, v2, v4, v6");
     env.expect(0, &["run", "-q"]);
-    // A session of another day and of another configuration file, on a slower machine.
+    // A session of another day and another configuration file, on a slower machine.
     load(&env, 12, "v1, v3");
     std::fs::rename(
         env.sandbox.project().join("matrix.yml"),
@@ -115,7 +115,7 @@ fn a_history_needs_commits_and_results() {
     assert!(unknown.stderr.contains("no such branch"), "{}", unknown.stderr);
 }
 
-/// `main` was measured on another day, when the machine was faster; the work is on a branch.
+/// `main` was measured on another day, when the machine was faster; the change is on a branch.
 fn work_on_a_branch(value: &str) -> Env {
     let env = Env::with_commits(&["100"]);
     load(&env, 10, "main");
@@ -156,7 +156,7 @@ fn a_gate_against_a_branch_fails_for_what_is_slower_than_its_tip() {
     env.expect(0, &["run", "-q", "--metric", "load", "--fail-if", "slower:15%@main"]);
     env.expect(0, &["run", "-q", "--metric", "load", "--fail-if", "faster:5%@main"]);
     env.expect(0, &["run", "-q", "--metric", "load", "--fail-if", "unsure@main"]);
-    // Until it is sure, likewise.
+    // The same with --until-sure.
     let sure =
         ["run", "-q", "--metric", "load", "--until-sure", "2%", "--fail-if", "slower:5%@main"];
     env.expect(1, &sure);
@@ -178,7 +178,7 @@ fn gates_against_branches_say_what_they_need() {
     env.expect(0, &["compare", "--metric", "load", "--fail-if", "slower:5%@main"]);
     let both = ["compare", "main", "HEAD", "--metric", "load", "--fail-if", "slower:5%@main"];
     let both = env.expect(2, &both);
-    assert!(both.stderr.contains("leave @main out"), "{}", both.stderr);
+    assert!(both.stderr.contains("leave out @main"), "{}", both.stderr);
     let bare = Env::bare();
     bare.config("command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n");
     let refused = bare.expect(2, &["run", "--fail-if", "slower:5%@main"]);

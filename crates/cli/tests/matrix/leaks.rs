@@ -1,4 +1,4 @@
-//! No secret of a matrix is in its record or in an answer.
+//! No secret of a matrix is in its record or in a result.
 
 use crate::common::on_disk;
 use crate::env::Env;
@@ -41,7 +41,7 @@ fn setups_hooks_axes_and_answers_are_recorded_without_secrets() {
     }
 }
 
-/// What is written for other machines, and what stands in the log of a job.
+/// Files for other machines, and the log of a job.
 #[test]
 fn lines_bundles_durations_and_gates_have_no_secrets() {
     let env = Env::bare();
@@ -70,7 +70,7 @@ fn lines_bundles_durations_and_gates_have_no_secrets() {
             assert!(!on_disk(&written, secret.as_bytes()), "{secret} is in {name}");
         }
     }
-    // The columns are those of what is shown.
+    // The columns are aligned for the redacted text.
     let lines: Vec<&str> = ran.stdout.lines().filter(|line| line.starts_with("n=")).collect();
     let ends: Vec<Option<usize>> = lines.iter().map(|line| line.find(" …")).collect();
     assert!(ends.len() == 2 && ends[0] == ends[1], "{}", ran.stdout);

@@ -1,4 +1,4 @@
-//! `retake matrix` as its users meet it: real repositories, real runs, the real program.
+//! `retake matrix` as users see it: real repositories, real runs, the real program.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 

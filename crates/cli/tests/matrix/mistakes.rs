@@ -1,4 +1,4 @@
-//! Bad input: each with its own message and a code that is not 0.
+//! Invalid input: each with its own message and a nonzero exit code.
 
 use crate::env::Env;
 
@@ -86,7 +86,7 @@ fn a_shallow_clone_is_named_as_the_reason() {
 fn a_metric_that_no_run_reports_is_no_answer() {
     let env = Env::with_commits(&["100", "100"]);
     env.config("command: 'echo metric: load=7'\niterations: 6\ncode: {refs: [v1, main]}\n");
-    // Else a gate with a typing error would never fail.
+    // Otherwise a gate with a typing error would never fail.
     let gate = ["run", "--metric", "laod", "--fail-if", "slower:5%"];
     let ran = env.expect(1, &gate);
     assert!(ran.stderr.contains("no run has reported laod; choose from "), "{}", ran.snapshot());
@@ -128,7 +128,7 @@ fn what_the_processor_cannot_count_is_not_in_the_way_of_the_rest() {
         "command: 'true'\niterations: 2\nmetrics: [wall, instructions]\naxes: {n: [1, 2]}\n",
     );
     let ran = env.expect(0, &["run", "--metric", "instructions"]);
-    // Machines that have counters count.
+    // Machines with counters use them.
     let uncounted = ran.stderr.contains("instructions needs counters of the processor: ");
     assert_eq!(uncounted, ran.stderr.contains("; cpu is compared instead"), "{}", ran.snapshot());
     let compared = if uncounted { "cpu" } else { "instructions" };

@@ -1,4 +1,4 @@
-//! An end in the middle of each phase: setup, checkout, index, download, warmup, iteration, search.
+//! Interrupted in the middle of each phase: setup, checkout, index, download, warmup, iteration, search.
 //! Nothing is left running, and the next command continues as if nothing had happened.
 
 use std::io::{BufRead, Write};
@@ -14,7 +14,7 @@ use crate::env::Env;
 
 const VERSION: &str = "120.0.6099.109";
 
-/// A mirror that is silent in the middle of one file until it is let go.
+/// A mirror that stalls in the middle of one file until it is released.
 struct Slow {
     url: String,
     reached: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ impl Slow {
     }
 }
 
-/// A client that goes away is no concern of a server.
+/// A server ignores a client that goes away.
 fn answer(
     mut stream: TcpStream,
     files: &Files,
@@ -57,22 +57,22 @@ fn answer(
     stream.write_all(&body[..half]).ok()?;
     if path.contains(slow) && !go.load(Ordering::SeqCst) {
         reached.store(true, Ordering::SeqCst);
-        // Until the other side has had enough.
+        // Until the client gives up.
         reader.read_line(&mut String::new()).ok()?;
     }
     stream.write_all(&body[half..]).ok()
 }
 
-/// Where it is stuck, how to know that, and how to let it go.
+/// The phase that hangs, how to detect that, and how to release it.
 struct Stuck {
     env: Env,
     arguments: Vec<&'static str>,
     slow: Option<Slow>,
-    /// Recorded runs that end well once nothing is in the way.
+    /// Recorded runs that succeed once nothing hangs.
     runs: usize,
 }
 
-/// Leaves its number and waits, until it is let go.
+/// Writes its pid and waits until it is released.
 fn wait_here(env: &Env) -> String {
     let (go, pid) = (env.outside("go"), env.outside("pid"));
     format!(
@@ -148,10 +148,10 @@ impl Stuck {
         }
     }
 
-    /// The next reader of the record finds nothing that seems to run.
+    /// The next reader of the record finds no run that seems to be running.
     fn nothing_runs(&self, phase: &str, looked: &[&str]) {
         if self.slow.is_some() {
-            return; // Browsers are had before anything is recorded.
+            return; // Browsers are downloaded before anything is recorded.
         }
         let called = self.env.sandbox.retake(looked);
         assert_eq!(called.code, 0, "{phase}: {}", called.snapshot());

@@ -1,4 +1,4 @@
-//! Real browsers: a page timed over DevTools, and the version that brought a feature. They are in
+//! Real browsers: a page timed over DevTools, and the version that introduced a feature. They are in
 //! the cache that $RETAKE_CHROMIUMS names; `cargo xtask test` installs them there.
 
 use crate::common::{Called, RETAKE, called};
@@ -20,7 +20,7 @@ fn page(elements: u32) -> String {
     )
 }
 
-/// A project with these pages as its commits, and what asks them; `None` without browsers.
+/// A project with these pages as its commits, and the command that loads them; `None` without browsers.
 fn browsers(pages: &[String]) -> Option<(Env, std::ffi::OsString)> {
     let cache = std::env::var_os("RETAKE_CHROMIUMS");
     let ci = std::env::var_os("CI").is_some_and(|value| value == "true");
@@ -38,7 +38,7 @@ fn browsers(pages: &[String]) -> Option<(Env, std::ffi::OsString)> {
 fn matrix(env: &Env, cache: &std::ffi::OsStr, code: i32, arguments: &[&str]) -> Called {
     let mut command = env.sandbox.command(RETAKE);
     command.arg("matrix").args(arguments).env("PUPPETEER_CACHE_DIR", cache);
-    // Nothing is to be looked up anywhere.
+    // The index must not be needed.
     command.env("RETAKE_CHROME_INDEX_URL", "http://127.0.0.1:9");
     let called = called(&mut command);
     assert_eq!(called.code, code, "{arguments:?}: {}", called.snapshot());
@@ -56,7 +56,7 @@ fn a_page_is_timed_in_two_browsers_and_two_commits() {
     ));
     let ran = matrix(&env, &cache, 0, &["run", "--json"]);
     assert_eq!(ran.json()["ok"], 20, "{}", ran.snapshot());
-    // The variable led to the very browser.
+    // The variable named the right browser.
     for cell in env.status()["cells"].as_array().unwrap() {
         for run in cell["runs"].as_array().unwrap() {
             let id = run["id"].as_str().unwrap();

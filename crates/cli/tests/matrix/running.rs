@@ -107,7 +107,7 @@ fn failing_iterations_are_results_and_are_tried_again() {
     assert_eq!(env.counts(), [(1, 1, 0), (1, 1, 0)]);
     let grid = env.expect(0, &["status", "--failures"]).stdout;
     assert!(grid.contains("1/2 ✗ (1 failed)") && grid.contains("retake runs logs"), "{grid}");
-    // Now only those that failed are left, and all of them fail.
+    // Now only the failed ones are left, and all of them fail.
     let ran = env.expect(1, &["run", "--json"]);
     let json = ran.json();
     assert_eq!((&json["total"], &json["failed"]), (&2.into(), &2.into()));
@@ -128,13 +128,13 @@ fn a_ref_and_a_setup_that_cannot_be_had_leave_the_rest_alone() {
     assert!(missing[1].as_str().unwrap().starts_with("v2 ("), "{json}");
     assert!(ran.stderr.contains("✗  exit:1"), "{}", ran.stderr);
 
-    // Done once for each worktree: what it made is still there, and is not made again.
+    // Done once for each worktree: its result stays, and is not created again.
     env.config(
         "command: cat made value\nsetup: grep -v two value > made\niterations: 2\ncode: {refs: [v1]}\n",
     );
     let ran = env.expect(0, &["run"]);
     assert!(!ran.stderr.contains("[setup]"), "{}", ran.stderr);
-    // Another text is another setup.
+    // A different text is a different setup.
     env.config("command: cat made\nsetup: echo new > made\niterations: 1\ncode: {refs: [v1]}\n");
     let ran = env.expect(0, &["run"]);
     assert!(ran.stderr.contains("[setup]"), "{}", ran.stderr);
@@ -155,7 +155,7 @@ fn an_edited_command_starts_over_and_mixes_with_nothing() {
     env.config(&config("echo a"));
     assert_eq!(env.counts(), [(2, 0, 0)]);
     assert_eq!(env.ids(), before);
-    // A branch that moved is another commit.
+    // A branch that moved is a different commit.
     env.config("command: echo a\niterations: 2\ncode: {refs: [main]}\n");
     assert_eq!(env.counts(), [(2, 0, 0)], "main is v1");
     env.git(&["commit", "-q", "--allow-empty", "-m", "later"]);

@@ -1,4 +1,4 @@
-//! What is shown while a matrix runs: on terminals, wide and narrow, and where there is none.
+//! The display while a matrix runs: on wide and narrow terminals, and without one.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,10 +19,10 @@ fn shown(env: &Env, columns: u16, variables: &[(&str, &str)], arguments: &[&str]
     command.env_remove("COLUMNS").env("TERM", "xterm").envs(variables.iter().copied());
     command.arg("matrix").args(arguments).stdout(std::process::Stdio::null()).stderr(theirs);
     let mut child = command.spawn().unwrap();
-    // Else our own copy of the other end would keep the terminal open for ever.
+    // Otherwise this process's copy of the other end would keep the terminal open forever.
     drop(command);
     let mut text = Vec::new();
-    // The end of a terminal is an error, not an end of file.
+    // The end of a terminal is an error, not end-of-file.
     assert!(File::from(ours).read_to_end(&mut text).is_err());
     assert_eq!(child.wait().unwrap().code(), Some(0));
     String::from_utf8(text).unwrap().replace("\r\n", "\n")
@@ -42,7 +42,7 @@ fn a_bar_grows_and_says_how_long_it_will_take() {
     assert!(bars.iter().any(|bar| bar.starts_with("[------")), "{text:?}");
     let middle = bars.iter().find(|bar| bar.contains(" 4/8")).expect("half of it");
     assert!(middle.starts_with("[###############---------------] 4/8  ETA "), "{middle}");
-    // It is gone in the end, and what stays is what a pipe would get.
+    // It is erased at the end, and the rest is what a pipe would get.
     let last = text.rsplit("\r\u{1b}[2K").next().unwrap();
     assert!(last.starts_with("Done. 8 runs: 8 ok, 0 failed."), "{last:?}");
     assert_eq!(text.matches("exit:0").count(), 8, "{text}");
@@ -69,7 +69,7 @@ fn without_colours_there_are_none_and_without_a_terminal_no_bar() {
     env.config(CONFIG);
     for variables in [&[][..], &[("NO_COLOR", "1")]] {
         let text = shown(&env, 80, variables, &["run", "--replace"]);
-        // Only what erases a line; a bar has no colours that anyone could miss.
+        // Only the code that erases a line; a bar has no colours.
         assert!(!text.replace("\u{1b}[2K", "").contains('\u{1b}'), "{text:?}");
     }
     let piped = env.expect(0, &["run", "--replace"]).stderr;

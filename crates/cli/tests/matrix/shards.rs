@@ -49,7 +49,7 @@ impl Jobs {
         called(self.sandbox.command(RETAKE).current_dir(dir).args(arguments))
     }
 
-    /// Runs a part in a clone of its own and gives its bundle.
+    /// Runs a shard in its own clone and returns its bundle.
     fn shard(&self, number: usize, of: usize, more: &[&str]) -> PathBuf {
         let dir = self.clone(&format!("job-{number}-{of}-{}", more.len()));
         let shard = format!("{number}/{of}");
@@ -79,7 +79,7 @@ fn parts_are_one_matrix_once_their_bundles_are_imported() {
     let all: BTreeSet<String> = parts.iter().flatten().cloned().collect();
     assert_eq!((all.len(), parts.iter().map(BTreeSet::len).sum::<usize>()), (8, 8), "{parts:?}");
     for part in &parts {
-        // What is compared is together.
+        // Cells that are compared are in the same shard.
         for size in ["size=1", "size=2", "size=3", "size=4"] {
             let refs = part.iter().filter(|name| name.contains(size)).count();
             assert!(refs == 0 || refs == 2, "{part:?}");
@@ -100,7 +100,7 @@ fn parts_are_one_matrix_once_their_bundles_are_imported() {
     let compared = jobs.retake(&here, &["matrix", "compare", "v1", "v2", "--json"]);
     assert!(compared.code <= 1 && compared.stdout.contains("size"), "{}", compared.snapshot());
     assert_eq!(jobs.retake(&here, &["matrix", "report", "-o", "r.html"]).code, 0);
-    // Nothing is left to run, and everything says that it was reported.
+    // Nothing is left to run, and all runs are marked as reported.
     let again = jobs.retake(&here, &["matrix", "run", "-q", "--json"]).json();
     assert_eq!(again["ok"], 0, "{again}");
     let id = header(&bundles[0])["id"].as_str().unwrap().to_owned();
@@ -111,7 +111,7 @@ fn parts_are_one_matrix_once_their_bundles_are_imported() {
     let shown = jobs.retake(&here, &["runs", "show", runs[0]["id"].as_str().unwrap()]);
     assert!(shown.stdout.contains("reported    by "), "{}", shown.stdout);
     assert_eq!(jobs.retake(&here, &["audit", "verify"]).code, 0);
-    // Once more changes nothing.
+    // A second import changes nothing.
     let again = jobs.retake(&here, &[&["runs", "import", "--json"], &names[..]].concat()).json();
     assert_eq!(again["imported"], serde_json::json!([]), "{again}");
 }

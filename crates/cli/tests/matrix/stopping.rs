@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use crate::common::{RETAKE, alive, eventually};
 use crate::env::Env;
 
-/// Iteration 0 ends at once; iteration 1 waits until it is let go.
+/// Iteration 0 ends immediately; iteration 1 waits until it is released.
 struct Stuck {
     env: Env,
     run: Child,
@@ -45,7 +45,7 @@ impl Stuck {
         self.run.wait().unwrap()
     }
 
-    /// What was cut short is no result, and the next run does the rest and nothing else.
+    /// An interrupted iteration has no result, and the next run does only the rest.
     fn goes_on(self) {
         let child = self.child;
         eventually("the child is gone", || !alive(child));
@@ -78,7 +78,7 @@ fn a_killed_runner_loses_only_what_was_in_flight() {
     stuck.goes_on();
 }
 
-/// What `--append` did not come to is not configured, so the next run has nothing to continue.
+/// Iterations that `--append` did not reach are not configured, so the next run has nothing to continue.
 #[test]
 fn a_run_after_a_killed_one_says_whether_it_continues_it() {
     let after_kill = |mut stuck: Stuck| {

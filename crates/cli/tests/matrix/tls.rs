@@ -22,7 +22,7 @@ print(server.server_address[1], flush=True)
 server.serve_forever()
 ";
 
-/// An authority of one's own, and a certificate of it for localhost.
+/// A private authority, and its certificate for localhost.
 const CERTIFICATES: &str = "
 openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -subj '/CN=ours' -days 2 \
   -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign

@@ -1,4 +1,4 @@
-//! Which code is measured: built by which setup, in which state, by whom.
+//! Which code is measured: built by which setup, in which state, by which compiler.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::common::{RETAKE, called, eventually};
 use crate::env::Env;
 
-/// A program that says how it was compiled.
+/// A program that prints how it was compiled.
 const SOURCE: &str = "\
 #include <stdio.h>
 int main(void) {
@@ -34,7 +34,7 @@ fn build(level: &str, more: &str) -> String {
     )
 }
 
-/// What each run that counts has printed.
+/// The output of each run that counts.
 fn printed(env: &Env) -> Vec<String> {
     let ids = env.ids();
     ids.iter().map(|id| env.sandbox.retake(&["runs", "logs", id]).stdout).collect()
@@ -63,7 +63,7 @@ fn every_configuration_measures_what_its_own_setup_built() {
     assert_eq!(said("fast.yml"), (5, BTreeSet::from(["optimised\n".to_owned()])));
     assert_eq!(said("slow.yml"), (2, BTreeSet::from(["plain\n".to_owned()])));
 
-    // An edited setup is another build: nothing of it is done, and nothing is mixed with it.
+    // An edited setup is a different build: it starts without results, and is not mixed with the old one.
     env.sandbox.file("fast.yml", &build("-O0 -g", ""));
     assert_eq!(said("fast.yml").0, 0);
     run("fast.yml", &["--append", "1"]);
@@ -80,7 +80,7 @@ fn the_environment_of_a_setup_is_part_of_what_it_built() {
     env.config(&format!("{setup}env: {{LEVEL: -O0}}\n"));
     env.expect(0, &["run", "-q"]);
     assert_eq!(printed(&env), ["plain\n"]);
-    // Compiler flags that are inherited steer it, too.
+    // Inherited compiler flags affect it, too.
     let with_flags = |arguments: &[&str]| {
         let mut command = env.sandbox.command(RETAKE);
         command.arg("matrix").args(arguments).env("CFLAGS", "-O3");
@@ -236,7 +236,7 @@ fn a_cell_whose_prepare_fails_is_skipped_and_listed() {
     assert_eq!(env.counts(), [(2, 0, 0), (0, 0, 2)]);
     let shown = env.expect(0, &["status", "--failures"]).stdout;
     assert!(shown.contains("  prepare  exit:1  retake runs logs "), "{shown}");
-    // It is no verdict about the code.
+    // It is not a verdict about the code.
     env.config(
         "command: 'true'\nprepare: exit 3\niterations: 1\ncode: {refs: [v1]}\naxes: {n: [a, b]}\n",
     );
@@ -274,7 +274,7 @@ fn pointers_of_git_lfs_are_refused() {
     let ran = env.expect(1, &["run"]);
     assert!(ran.stderr.contains("large.bin is a Git LFS pointer"), "{}", ran.stderr);
     assert!(ran.stderr.contains("not run: v2 (") && ran.stderr.contains("git lfs fetch"));
-    // A setup that fetches them is enough.
+    // A setup that fetches them suffices.
     env.config(
         "command: cat large.bin\nsetup: echo real > large.bin\niterations: 1\ncode: {refs: [v2]}\n",
     );
@@ -382,14 +382,14 @@ fn as_the_first_process_of_a_namespace_a_signal_is_the_exit_code() {
     if called(env.sandbox.command("unshare").args(namespace).arg("true")).code != 0 {
         return; // No namespaces here.
     }
-    // The program itself is to be the first process.
+    // The program itself must be the first process.
     let mut command = env.sandbox.command("unshare");
     command.args(namespace).args([RETAKE, "matrix", "run", "-q"]);
     let mut running = command.spawn().unwrap();
     eventually("it runs", || pid.exists());
     let below = format!("/proc/{0}/task/{0}/children", running.id());
     let child: i32 = std::fs::read_to_string(below).unwrap().trim().parse().unwrap();
-    // SAFETY: the child of our own child, which waits for it.
+    // SAFETY: the child of this process's child, which waits for it.
     assert_eq!(unsafe { libc::kill(child, libc::SIGTERM) }, 0);
     assert_eq!(running.wait().unwrap().code(), Some(143));
 }

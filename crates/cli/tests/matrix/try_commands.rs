@@ -1,4 +1,4 @@
-//! Commands compared in one line, and what is left of that.
+//! Comparing commands in one line, and the files left by that.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::common::{Called, RETAKE, called};
 use crate::env::Env;
 
-/// A directory that is no project and no repository.
+/// A directory that is neither a project nor a repository.
 fn plain() -> Env {
     let env = Env::bare();
     std::fs::remove_dir_all(env.sandbox.project().join(".agent")).unwrap();
@@ -16,7 +16,7 @@ fn plain() -> Env {
 
 fn tried(env: &Env, code: i32, arguments: &[&str]) -> Called {
     let mut command = env.sandbox.command(RETAKE);
-    // Not among what the tests of others leave.
+    // Apart from the temporary files of other tests.
     let tmp = env.outside("tmp");
     std::fs::create_dir_all(&tmp).unwrap();
     command.env("TMPDIR", &tmp).args(["matrix", "try"]).args(arguments);
@@ -41,7 +41,7 @@ fn commands_are_compared_at_each_value_and_nothing_stays_in_the_directory() {
     let arguments = arguments.map(|text: &str| text);
     let answer = tried(&env, 0, &arguments).json();
     assert_eq!((answer["ok"].as_u64(), answer["failed"].as_u64()), (Some(24), Some(0)));
-    // The commands of one value stand side by side, with the value in them.
+    // The commands for one value are adjacent, with the value filled in.
     let shown = names(&answer);
     assert_eq!(shown.len(), 4);
     assert!(shown[0].contains("echo a 1 ") && shown[1].contains("echo b 1 "), "{shown:?}");
@@ -58,11 +58,11 @@ fn commands_are_compared_at_each_value_and_nothing_stays_in_the_directory() {
     assert_eq!(lines, ["a 1 1", "a 20 20", "b 1 1", "b 20 20"].into());
     assert_eq!(written.lines().count(), 24);
     assert_eq!(std::fs::read_dir(env.sandbox.project()).unwrap().count(), 0);
-    // On the record, where everything without a project is.
+    // Recorded in the record for directories without a project.
     let runs = env.sandbox.retake(&["runs", "list", "--json", "--limit", "100"]).stdout;
     let recorded = runs.matches("matrix.axis.command").count();
     assert_eq!(recorded, 24, "{runs}");
-    // The next time is a new measurement.
+    // The next call is a new measurement.
     assert_eq!(tried(&env, 0, &arguments).json()["ok"].as_u64(), Some(24));
 }
 
@@ -136,7 +136,7 @@ fn a_failure_is_an_error_unless_it_is_ignored() {
 #[test]
 fn the_shell_is_used_as_asked_and_its_start_is_not_counted() {
     let env = plain();
-    // A plain command has no shell, and says nothing of one.
+    // A plain command has no shell, and no note about one.
     let without = tried(&env, 0, &["/bin/true", "-r", "3"]);
     assert!(!without.stderr.contains("start of a shell"), "{}", without.stderr);
     let with = tried(&env, 0, &["/bin/true", "-r", "3", "--shell", "default", "--json"]).json();
@@ -196,7 +196,7 @@ fn several_commands_of_a_file_are_kept_and_named() {
     env.config("commands: ['echo {n}', {name: two, command: 'echo {n}{n}'}]\niterations: 2\naxes: {n: [1, 2]}\n");
     env.expect(0, &["run", "-q"]);
     assert_eq!(env.counts(), [(2, 0, 0); 4]);
-    // Nothing is pending, unlike after a try.
+    // Nothing is pending, unlike after `try`.
     assert_eq!(env.expect(0, &["run", "--json"]).json()["ok"].as_u64(), Some(0));
     let again = env.expect(0, &["run", "--append", "1", "--axis", "command=two", "--json"]).json();
     assert_eq!(names(&again), ["two n=1", "two n=2"]);

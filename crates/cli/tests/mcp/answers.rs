@@ -1,4 +1,4 @@
-//! What a model sees.
+//! Answers as a model sees them.
 
 use serde_json::json;
 
@@ -147,7 +147,7 @@ fn a_timeout_keeps_what_was_printed_and_says_what_to_do() {
         "timed out after TIME: it was terminated, with everything it had started [run ID]
 connecting to the database
 ---
-Look at the last output for what it waited for. Allow more time with timeout_seconds, or start it with exec_start if it is meant to keep running.
+Check the last output for what it waited for. Allow more time with timeout_seconds, or start it with exec_start if it is meant to keep running.
 "
     );
 }

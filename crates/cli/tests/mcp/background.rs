@@ -16,7 +16,7 @@ fn a_started_command_is_fed_watched_and_stopped() {
     let seen = client.tool("exec_wait", json!({"run": run, "pattern": "on[e]", "seconds": 30}));
     assert_eq!(seen["structuredContent"]["stdout"]["text"], "one\n");
     assert!(text(&seen).contains("The pattern was found."), "{seen}");
-    // Only what is new.
+    // Only new output.
     client.tool("exec_input", json!({"run": &run[28..], "text": "two\n"}));
     let seen = client.tool("exec_wait", json!({"run": run, "pattern": "two", "seconds": 30}));
     assert_eq!(seen["structuredContent"]["stdout"]["text"], "two\n");
@@ -47,7 +47,7 @@ fn closing_its_input_lets_it_end() {
 fn what_ends_at_once_is_told_at_once() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
-    // On a machine that is busy with other things even these may take a while.
+    // On a busy machine even these may take a while.
     eventually("it has ended", || {
         let failed = client.tool("exec_start", json!({"argv": ["ls", "/no/such/place"]}));
         failed["structuredContent"]["exitCode"] == 2 && text(&failed).contains("No such file")
@@ -69,7 +69,7 @@ fn it_ends_with_the_server_however_that_ends() {
         let mut client = Client::with(&sandbox, |command| {
             command.args(options);
         });
-        // A grandchild in a session of its own, which is what is usually forgotten.
+        // A grandchild in its own session, which is easily missed.
         let seconds = own_seconds();
         sandbox.file("serve", &format!("#!/bin/sh\nsetsid sleep {seconds} &\necho begun\nwait\n"));
         let run = run_id(&client.tool("exec_start", json!({"argv": ["sh", "serve"]})));
@@ -90,7 +90,7 @@ fn it_ends_with_the_server_however_that_ends() {
             }
         }
         eventually("everything it started ends", || !sleeps(&seconds));
-        // The next command sees to what a killed server could not.
+        // The next command cleans up after a killed server.
         sandbox.retake(&["exec", "--quiet", "--", "true"]);
         let shown = sandbox.retake(&["runs", "show", &run, "--json"]).json();
         let outcome = if how == "kill" { "interrupted" } else { "cancelled" };
@@ -107,7 +107,7 @@ fn as_many_as_the_policy_allows() {
     client.tool("exec_start", json!({"argv": ["sleep", "1000"]}));
     let third = client.tool("exec_start", json!({"argv": ["sleep", "1000"]}));
     assert!(text(&third).contains("2 commands run in the background already"), "{third}");
-    // Others are not in the way of calls.
+    // Background runs do not block calls.
     assert_eq!(client.tool("exec", json!({"argv": ["true"]}))["isError"], false);
     client.tool("exec_stop", json!({"run": first, "kill": true}));
     let mut started = false;

@@ -1,4 +1,4 @@
-//! What a client cannot raise, whatever it asks for.
+//! Limits that a client cannot raise.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ fn what_is_started_ends_when_the_policy_says() {
     assert!(text(&started).contains("The policy allows at most 1s"), "{started}");
     let ended = client.tool("exec_wait", json!({"run": run_id(&started), "seconds": 60}));
     assert_eq!(ended["structuredContent"]["outcome"], "timed_out", "{ended}");
-    // No advice that could not be followed.
+    // No advice that cannot be followed.
     let told = text(&ended);
     assert!(told.contains("The policy allows no more time."), "{told}");
     assert!(!told.contains("exec_start") && !told.contains("Give it longer"), "{told}");
@@ -116,7 +116,7 @@ fn no_budget_is_larger_than_what_a_model_can_read() {
     assert!((150_000..210_000).contains(&logs.len()), "{}", logs.len());
     for most in [200, 2_000, 20_000] {
         let shown = client.text("exec", json!({"argv": ["seq", "200000"], "max_chars": most}));
-        // What it says about the run comes on top.
+        // Facts about the run are additional.
         assert!(shown.len() < most + 600, "{most}: {}", shown.len());
     }
 }

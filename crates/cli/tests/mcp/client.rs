@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants said.
+//! A client that sends exactly what a test wants.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::{RETAKE, Sandbox};
 
-/// As long as any machine may take.
+/// Longer than the slowest machine takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Client {
@@ -18,9 +18,9 @@ pub(crate) struct Client {
     stdin: Option<ChildStdin>,
     stderr: Option<ChildStderr>,
     lines: Receiver<String>,
-    /// What the server said of itself.
+    /// The server's information about itself.
     info: Value,
-    /// What came while something else was waited for.
+    /// Messages that arrived while another one was awaited.
     early: VecDeque<Value>,
     next: i64,
 }
@@ -30,17 +30,17 @@ impl Client {
         Self::with(sandbox, |_| {})
     }
 
-    /// With a change to how the server is started.
+    /// With a change of the server's start.
     pub(crate) fn with(sandbox: &Sandbox, change: impl FnOnce(&mut Command)) -> Self {
         Self::silent(sandbox, change).begun("test")
     }
 
-    /// As another program would.
+    /// Under another client name.
     pub(crate) fn named(sandbox: &Sandbox, name: &str) -> Self {
         Self::silent(sandbox, |_| {}).begun(name)
     }
 
-    /// With a server that this command starts; what it says is kept.
+    /// With a server that this command starts; its stderr is kept.
     pub(crate) fn speaking(mut command: Command) -> Self {
         command.stderr(Stdio::piped());
         Self::started(command).begun("test")
@@ -57,19 +57,19 @@ impl Client {
         self
     }
 
-    /// What the server tells a model about itself.
+    /// The server's instructions for a model.
     pub(crate) fn instructions(&self) -> String {
         self.info["instructions"].as_str().unwrap().to_owned()
     }
 
-    /// What the server wrote to stderr, once it is gone.
+    /// The server's stderr, after it has exited.
     pub(crate) fn said(&mut self) -> String {
         let mut text = String::new();
         self.stderr.take().unwrap().read_to_string(&mut text).unwrap();
         text
     }
 
-    /// Started, and nothing said yet.
+    /// Started, without any message yet.
     pub(crate) fn silent(sandbox: &Sandbox, change: impl FnOnce(&mut Command)) -> Self {
         let mut command = sandbox.command(RETAKE);
         command.arg("mcp");
@@ -99,7 +99,7 @@ impl Client {
         self.say(message.to_string().as_bytes());
     }
 
-    /// Any bytes, and the end of a line.
+    /// Any bytes, and a line end.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         let stdin = self.stdin.as_mut().unwrap();
         stdin.write_all(bytes).unwrap();
@@ -123,7 +123,7 @@ impl Client {
         self.wait_for(|message| message["id"] == id)
     }
 
-    /// The first message that is meant.
+    /// Waits for the first matching message.
     pub(crate) fn wait_for(&mut self, meant: impl Fn(&Value) -> bool) -> Value {
         if let Some(at) = self.early.iter().position(&meant) {
             return self.early.remove(at).unwrap();
@@ -152,12 +152,12 @@ impl Client {
         answer["result"].clone()
     }
 
-    /// What a model sees of a call.
+    /// The text that a model sees.
     pub(crate) fn text(&mut self, name: &str, arguments: Value) -> String {
         text(&self.tool(name, arguments))
     }
 
-    /// Says nothing more, and waits for the server's end.
+    /// Closes the connection, and waits for the server's exit.
     pub(crate) fn leave(&mut self) -> i32 {
         self.stdin = None;
         let status = self.server.wait().unwrap();
@@ -167,7 +167,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // A test that failed leaves no server behind.
+        // A failed test leaves no server behind.
         _ = self.server.kill();
         _ = self.server.wait();
     }
@@ -181,7 +181,7 @@ pub(crate) fn run_id(result: &Value) -> String {
     result["structuredContent"]["runId"].as_str().unwrap().to_owned()
 }
 
-/// A text without what differs each time: ids and times.
+/// A text without varying parts: ids and times.
 pub(crate) fn steady(text: &str) -> String {
     let ids = regex::Regex::new(r"\b[0-9a-f]{8}\b").unwrap();
     let times = regex::Regex::new(r"after \d+(\.\d+)?m?s").unwrap();

@@ -1,4 +1,4 @@
-//! Every command of a client is confined, unless somebody says otherwise.
+//! Every command of a client is confined, unless configured otherwise.
 
 use serde_json::json;
 
@@ -134,7 +134,7 @@ fn where_promises_cannot_be_kept_that_is_said_and_the_default_stays() {
         client.leave();
         (client.said(), line["isError"] == true, plain["structuredContent"]["success"] == true)
     };
-    // The record lies in the project, which is writable at this level.
+    // The record is in the project, which is writable at this level.
     let (said, is_refused, runs) = start("namespaces");
     assert!(is_refused && runs, "{said}");
     assert!(said.contains("the record can be read and written; shell lines stay off"), "{said}");
@@ -144,7 +144,7 @@ fn where_promises_cannot_be_kept_that_is_said_and_the_default_stays() {
     assert!(said.contains("shell lines stay off"), "{said}");
     let (said, is_refused, _) = start("");
     assert!(!is_refused && said.is_empty(), "{said}");
-    // What was asked for is not given up.
+    // A requested sandbox is never dropped.
     sandbox.file(".agent/config.yml", "sandbox:\n  mcp: strict\n");
     let (said, is_refused, runs) = start("namespaces,landlock");
     assert!(is_refused && !runs, "{said}");

@@ -1,4 +1,4 @@
-//! The SDK's own client, which reads every answer by the protocol's types.
+//! The SDK's own client, which parses every answer with the protocol's types.
 
 use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
@@ -38,7 +38,7 @@ fn the_sdk_understands_every_answer() {
             assert_eq!(tool.input_schema["type"], "object", "{}", tool.name);
             let output = tool.output_schema.as_ref().unwrap();
             assert_eq!(output["type"], "object", "{}", tool.name);
-            // Validators of clients warn of formats that only Rust knows.
+            // Clients' validators warn about formats that only Rust knows.
             let schemas = json!([tool.input_schema, output]).to_string();
             assert!(!schemas.contains("\"uint"), "{}: {schemas}", tool.name);
         }
@@ -47,7 +47,7 @@ fn the_sdk_understands_every_answer() {
         let result = client.call_tool(call).await.unwrap();
         assert_eq!(result.is_error, Some(false));
         let facts = result.structured_content.unwrap();
-        // What the schema promises is there.
+        // Everything in the schema is present.
         let schema = tools.iter().find(|tool| tool.name == "exec").unwrap();
         let schema = schema.output_schema.as_ref().unwrap();
         for name in schema["required"].as_array().unwrap() {

@@ -44,7 +44,7 @@ fn calls_that_are_wrong_say_how() {
     let answer = client.answer_to(id);
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
     assert!(answer["error"]["message"].as_str().unwrap().contains("there is no tool no_such_tool"));
-    // What a tool does not take is an answer, as models do not see errors of the protocol.
+    // Wrong arguments are an answer, because models do not see protocol errors.
     for (name, arguments, expected) in [
         ("exec", json!({"argv": "ls"}), "not run: argv takes a list, not the text \"ls\""),
         ("exec", json!({"command": 5}), "not run: command takes a text, not the number 5"),
@@ -70,8 +70,8 @@ fn calls_that_are_wrong_say_how() {
         ),
         ("runs_show", json!({}), "run is missing"),
         ("runs_list", json!({"limit": -1}), "limit takes 0 or more, not the number -1"),
-        ("runs_list", json!({"limit": 0}), "limit: 0 shows nothing; give 1 or more"),
-        ("tests", json!({"limit": 0}), "limit: 0 shows nothing; give 1 or more"),
+        ("runs_list", json!({"limit": 0}), "limit must be 1 or more"),
+        ("tests", json!({"limit": 0}), "limit must be 1 or more"),
     ] {
         let result = client.tool(name, arguments.clone());
         assert_eq!(result["isError"], true, "{name} {arguments}: {result}");
@@ -80,7 +80,7 @@ fn calls_that_are_wrong_say_how() {
     let nulls = json!({"argv": ["true"], "command": null, "env": null, "limits": null, "track_changes": null});
     assert_eq!(client.tool("exec", nulls)["isError"], false);
     let unknown = client.text("runs_show", json!({"run": "abcdef99"}));
-    assert_eq!(unknown, "no run matches `abcdef99`; runs_list shows what there is");
+    assert_eq!(unknown, "no run matches `abcdef99`; runs_list shows the recorded runs");
     let absent = client.request("logging/setLevel", json!({"level": "info"}));
     assert_eq!(absent["error"]["message"], "there is no method logging/setLevel", "{absent}");
     for (arguments, expected) in [
@@ -162,13 +162,13 @@ fn a_flood_is_kept_on_disk_not_in_memory() {
     assert_eq!(result["structuredContent"]["stdout"]["bytes"], 100_000_000);
     assert!(result.to_string().len() < 20_000);
     let peak = field(client.server.id(), "status", "VmHWM:");
-    // A debug build is larger than what users run, which the benchmark measures.
+    // A debug build is larger than the released one, which the benchmark measures.
     assert!(peak < 64 << 10, "{peak} KiB");
 }
 
 #[test]
 fn a_record_that_cannot_be_written_is_said_and_does_not_stop_anyone() {
-    // Root may write anywhere, so the place itself is impossible.
+    // Root may write anywhere, so the path itself is impossible.
     let sandbox = Sandbox::new();
     let blocked = sandbox.file("blocked", "no directory");
     let mut client = Client::with(&sandbox, |command| {
@@ -212,9 +212,9 @@ fn a_keeper_that_is_killed_costs_one_run() {
     let seconds = own_seconds();
     let id = client.begin_tool("exec", json!({"argv": ["sleep", seconds]}));
     let server = client.server.id();
-    // A keeper that confines itself has other children before.
+    // A keeper that confines itself has other children first.
     eventually("it runs", || sleeps(&seconds));
-    // The kernel may leave a process out of the list while another of its parent's ends.
+    // The kernel may omit a process from the list while another one of the same parent ends.
     let mut keeper = None;
     eventually("its keeper is listed", || {
         keeper = children(server).into_iter().find(|pid| !children(*pid).is_empty());
@@ -255,14 +255,14 @@ fn a_thousand_calls_leave_nothing_behind() {
 
 #[test]
 fn nothing_but_messages_is_written_to_stdout() {
-    // A run that was interrupted makes the next start talk about it, on stderr.
+    // After an interrupted run the next start prints a message, on stderr.
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
     let run = run_id(&client.tool("exec_start", json!({"argv": ["sleep", "1000"]})));
     client.server.kill().unwrap();
     client.server.wait().unwrap();
     let mut next = Client::new(&sandbox);
-    // The client fails on any line that is no message.
+    // The client fails on any line that is not a message.
     next.tool("exec", json!({"argv": ["true"]}));
     let shown = next.tool("runs_show", json!({"run": run}));
     assert_eq!(shown["structuredContent"]["outcome"], "interrupted", "{shown}");

@@ -1,4 +1,4 @@
-//! `retake mcp` as its clients meet it: the real program, real commands, messages on its pipes.
+//! `retake mcp` as clients see it: the real program, real commands, messages on its pipes.
 
 #![cfg(feature = "mcp")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]

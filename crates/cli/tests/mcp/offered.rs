@@ -1,5 +1,5 @@
-//! `agent.mcp: true`: the agent that a loop starts finds the server in its own arguments, and what
-//! it runs there is inside its iteration.
+//! `agent.mcp: true`: the agent that a loop starts finds the server in its own arguments, and its commands
+//! are recorded inside its iteration.
 
 use crate::common::Sandbox;
 
@@ -59,7 +59,7 @@ fn an_agent_that_does_not_list_the_tools_is_reported() {
         (CALLS.to_owned(), false),
         (CALLS.replace("start\n", "start\nexport LISTS=0\n"), true),
         ("start; complete; result".to_owned(), true),
-        // One that could not even begin has other problems.
+        // An agent that fails at its start has other problems.
         ("exit 3".to_owned(), false),
     ] {
         let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Output as it is shown: its lines, its size, what is left out and how to get that.
+//! Output as shown: its lines, its size, what is left out and how to get that.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn what_is_new_has_the_numbers_that_runs_logs_takes() {
     assert_eq!((&facts["lines"], &facts["bytes"]), (&json!(2000), &json!(8893)), "{second}");
     assert_eq!((&facts["complete"], &facts["sinceLine"]), (&json!(false), &json!(1001)));
     assert!(text(&second).contains("; from line 1001 on ---\n1001\n"), "{second}");
-    // Where it says that lines are left out, there they are.
+    // The lines that it says are left out exist.
     let given = regex::Regex::new(r#""lines":"(\d+)-(\d+)""#).unwrap();
     let told = text(&second);
     let range = given.captures(&told).unwrap();
@@ -71,7 +71,7 @@ fn patterns_match_lines_as_they_are_shown() {
     let seen = client.tool("exec_wait", prompt.clone());
     assert!(text(&seen).contains("The pattern was found."), "{seen}");
     assert_eq!(shown(&seen, "stdout"), "again\n> ");
-    // A prompt that was shown is not one that comes, but what follows it is on its line.
+    // A shown prompt does not count as new, but the text after it is on its line.
     let mut briefly = prompt.clone();
     briefly["seconds"] = json!(0.05);
     let none = client.text("exec_wait", briefly);
@@ -93,7 +93,7 @@ fn all_of_a_long_line_can_be_read() {
     let told = text(&result);
     assert!(shown(&result, "stdout").starts_with("1,2,3,"), "{told}");
     assert!(told.contains(r#""lines":"1","columns":""#), "{told}");
-    // From one page to the next.
+    // From page to page.
     let (mut read, mut asked) =
         (String::new(), json!({"run": run, "lines": "1", "max_chars": 20_000}));
     loop {

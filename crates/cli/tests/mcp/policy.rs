@@ -21,7 +21,7 @@ fn a_denied_call_is_explained_and_recorded() {
     let message = listed[0]["error"]["message"].as_str().unwrap();
     assert!(message.contains("refused by policy: the rule `touch` denies"), "{message}");
     assert!(why.contains(&listed[0]["id"].as_str().unwrap()[28..]), "{why}");
-    // The other ways to run something are no ways around.
+    // The other ways to run something do not bypass it.
     for (tool, arguments) in [
         ("exec_start", json!({"argv": ["touch", "made"]})),
         ("again", json!({"run": "last"})),

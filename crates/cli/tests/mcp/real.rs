@@ -1,7 +1,7 @@
 //! `retake mcp` with real clients: the MCP Inspector, and real agents against a model on loopback.
 //!
 //! `RETAKE_INSPECTOR`, `RETAKE_CLAUDE`, `RETAKE_CODEX`, `RETAKE_GEMINI` and `RETAKE_OPENCODE` name
-//! their programs. Without one its tests look at nothing; on CI, where all are installed, that is a failure.
+//! their programs. Without one its tests are skipped; on CI, where all are installed, that is a failure.
 use std::path::Path;
 
 use crate::common::{Called, RETAKE, Sandbox, called};
@@ -33,7 +33,7 @@ fn the_inspector_lists_calls_and_reads() {
     assert_eq!(read.json()["contents"][0]["text"], "hello\n", "{}", read.snapshot());
     let listed = inspect(&["--method", "resources/list"]);
     assert_eq!(listed.json()["resources"].as_array().unwrap().len(), 1);
-    // What was refused, and what is not there.
+    // A refused command, and an unknown tool.
     let refused = inspect(&[&call[..], &["command=echo a | tac"]].concat());
     assert_eq!(refused.code, 5, "{}", refused.snapshot());
     let missing = inspect(&["--method", "tools/call", "--tool-name", "no_such_tool"]);
@@ -103,7 +103,7 @@ pub(crate) fn workspace(kind: &str, program: &Path, extra: &str) -> Sandbox {
     sandbox
 }
 
-/// What ends the task, and leaves something to find.
+/// The tool call that completes the task, and leaves a file.
 fn done(sandbox: &Sandbox) -> Value {
     let path = sandbox.project().join(".agent/workspaces/task/.status.json");
     json!({"command": format!("echo '{{\"complete\":true}}' > {}", path.display())})
@@ -117,7 +117,7 @@ fn assert_inside(sandbox: &Sandbox, ran: &Called) {
     let runs = runs.as_array().unwrap();
     let command = runs.iter().find(|run| run["labels"]["via"] == "mcp");
     let command = command.unwrap_or_else(|| panic!("no command: {runs:?}\n{}", ran.snapshot()));
-    // An attempt that failed is repeated as the same iteration.
+    // A failed attempt is repeated as the same iteration.
     let mut attempts = runs.iter().filter(|run| run["kind"] == "agent" && run["iteration"] == 1);
     assert!(attempts.any(|attempt| attempt["id"] == command["parentId"]), "{runs:?}");
     assert_eq!(command["correlationIds"]["taskId"], "task");
@@ -134,7 +134,7 @@ fn claude_is_offered_the_server() {
     let turns = json!([uses("mcp__retake__exec", &done(&sandbox)), {"text": "Done."}]);
     let model = Model::saying(&sandbox, &turns);
     let mut command = sandbox.command(RETAKE);
-    // Without skipping permissions: the offer brings its own.
+    // Without skipping permissions: the offer includes its own.
     let ran = called(model.is_of_claude(&mut command).args(RUN));
     assert_inside(&sandbox, &ran);
 }
@@ -174,6 +174,6 @@ fn opencode_is_offered_the_server() {
     let mut command = sandbox.command(RETAKE);
     let ran = called(command.args(RUN));
     assert_inside(&sandbox, &ran);
-    // Its validator warns on stderr of what it does not know in a schema.
+    // Its validator warns on stderr about unknown parts of a schema.
     assert!(!ran.snapshot().contains("ignored in schema"), "{}", ran.snapshot());
 }

@@ -1,4 +1,4 @@
-//! What is recorded of a client's commands, and how a client looks at it.
+//! The record of a client's commands, and a client's access to it.
 
 use serde_json::json;
 
@@ -79,7 +79,7 @@ fn progress_is_told_and_a_cancelled_call_ends_its_tree() {
     assert!(sleeps(&seconds));
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
     eventually("the tree ends", || !sleeps(&seconds));
-    // The server continues, and the run is recorded as what it was.
+    // The server continues, and the run is recorded with its real outcome.
     let mut outcome = json!(null);
     eventually("it is recorded", || {
         outcome = sandbox.retake(&["runs", "show", "last", "--json"]).json()["outcome"].clone();
@@ -147,13 +147,13 @@ fn a_secret_stays_one_when_its_run_is_repeated() {
         assert!(!again.to_string().contains(secret), "{again}");
         assert!(!on_disk(&sandbox.store(), secret.as_bytes()), "{secret}");
     }
-    // Without its value the run cannot be what it was.
+    // Without its value the run cannot be repeated exactly.
     let mut client = Client::new(&sandbox);
     let refused = client.text("again", json!({"run": "last"}));
     assert!(refused.contains("DEPLOY_TOKEN was redacted in the record"), "{refused}");
 }
 
-/// The command does not get it, and may find it all the same.
+/// The command does not get it, but may find it anyway.
 #[test]
 fn a_secret_of_the_server_is_in_no_answer() {
     let sandbox = Sandbox::new();
@@ -208,7 +208,7 @@ fn a_run_is_repeated_with_everything_that_was_asked_for() {
     assert_eq!(view["stderr"]["bytes"], 0, "{again}");
     let run = view["runId"].as_str().unwrap();
     let second = sandbox.retake(&["runs", "show", run, "--json"]).json();
-    // What is of this run, or the server's to say.
+    // Values of this run, or of the server.
     let own = [
         "id",
         "startTime",
@@ -290,9 +290,9 @@ fn a_refused_call_is_on_the_record_with_every_reason() {
             assert!(message.contains(reason) && answer.contains(reason), "{message}\n{answer}");
         }
         let id = run["id"].as_str().unwrap();
-        assert!(answer.contains(&format!("(on the record as run {})", &id[28..])), "{answer}");
+        assert!(answer.contains(&format!("(recorded as run {})", &id[28..])), "{answer}");
     }
-    // Arguments that no request can be made of are not a request.
+    // Arguments that do not make a request are not recorded.
     let before = sandbox.listed(&[]).len();
     assert_eq!(client.tool("exec", json!({"argv": "true"}))["isError"], true);
     assert_eq!(sandbox.listed(&[]).len(), before);

@@ -1,4 +1,4 @@
-//! Real agents at work through the server, with its defaults: what their models see of it, and one
+//! Real agents that work through the server, with its defaults: what their models see of it, and one
 //! task from build to commit. The model is a script; agents, commands and sandbox are real.
 
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ impl Agent {
         })
     }
 
-    /// A turn in which the model uses one of our tools.
+    /// A turn in which the model uses one of the server's tools.
     fn uses(self, tool: &str, input: Value) -> Value {
         let call = match self {
             Self::Claude => json!({"name": format!("mcp__retake__{tool}"), "input": input}),
@@ -48,7 +48,7 @@ impl Agent {
         json!({"tools": [call]})
     }
 
-    /// Runs one iteration with a model that says this, and then that the task is done.
+    /// Runs one iteration with a model that makes these calls, and then completes the task.
     fn run(self, sandbox: &Sandbox, calls: &[(&str, Value)]) -> (Called, Vec<String>) {
         let status = sandbox.project().join(".agent/workspaces/task/.status.json");
         let done = format!("echo '{{\"complete\":true}}' > {}", status.display());
@@ -122,7 +122,7 @@ fn opencode_shows_its_model_the_output_once() {
     the_model_sees_output_once(Agent::Opencode);
 }
 
-/// A project with something to build, a test that fails, a long log, and a server.
+/// A project with a build, a failing test, a long log, and a server.
 fn project(sandbox: &Sandbox) {
     sandbox.file("app.c", "#include <stdio.h>\nint main(void) { puts(\"built\"); return 0; }\n");
     sandbox.file("Makefile", "app: app.c\n\tcc -Wall -o app app.c\n");
@@ -191,7 +191,7 @@ fn a_task_from_build_to_commit(agent: Agent) {
         assert!(results[at].contains(expected), "{at}: {expected}: {}", results[at]);
     }
     assert_eq!(sandbox.sh("git log --format=%s").stdout, "Fix the cart\nfirst\n");
-    // Everything is on the record, confined, and nothing is left of the server.
+    // Everything is recorded, confined, and no process of the server is left.
     let runs = sandbox.retake(&["runs", "list", "--json", "--label", "via=mcp", "-n", "50"]).json();
     let runs = runs.as_array().unwrap();
     assert_eq!(runs.len(), 9, "{}", ran.snapshot());

@@ -1,4 +1,4 @@
-//! A real PostgreSQL gets the record.
+//! Pushes to a real PostgreSQL.
 
 #![cfg(feature = "postgres")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]

@@ -6,13 +6,13 @@ use crate::common::cluster::Postgres;
 use crate::common::{Called, RETAKE, Sandbox, called, eventually};
 
 pub(crate) struct Base {
-    /// Ends before the directory it is in.
+    /// Must be dropped before its directory.
     pub(crate) postgres: Postgres,
     pub(crate) sandbox: Sandbox,
 }
 
 impl Base {
-    /// `None` where there is no PostgreSQL; `cargo xtask test` installs one and insists.
+    /// `None` without PostgreSQL; `cargo xtask test` installs it and requires it.
     pub(crate) fn start() -> Option<Self> {
         if Postgres::programs().is_none() {
             assert!(std::env::var_os("RETAKE_REAL_TOOLS").is_none(), "PostgreSQL is not installed");
@@ -78,7 +78,7 @@ fn what_is_pushed_is_what_was_recorded_and_once_more_changes_nothing() {
     let leaked =
         base.postgres.ask("SELECT count(*) FROM retake.ledger WHERE body LIKE '%hunter2%'");
     assert_eq!(leaked, "0");
-    // The ledger there is the ledger here, to the byte.
+    // The ledger in the database equals the local one, byte for byte.
     let head = base.sandbox.retake(&["audit", "head"]).stdout;
     let there = base.postgres.ask("SELECT pushed || ':' || head FROM retake.records");
     assert_eq!(head.trim(), there);
@@ -103,7 +103,7 @@ fn machines_share_a_database_and_what_is_deleted_goes_there_too() {
     let gone = base.sandbox.recorded("echo first");
     base.sandbox.recorded("echo kept");
     assert_eq!(base.push(&[]).json()["runs"], 2);
-    // Another machine's record, with one run of ours in it.
+    // Another machine's record, with one of this record's runs.
     let other = base.sandbox.dir.path().join("other");
     let exported = base.sandbox.retake(&["runs", "export"]).stdout;
     let file = base.sandbox.file("exported", &exported);
@@ -154,7 +154,7 @@ fn passwords_and_certificates_come_from_where_postgresql_has_them() {
     assert_eq!(stranger.code, 1, "{}", stranger.snapshot());
     assert!(stranger.stderr.contains("certificate"), "{}", stranger.snapshot());
     assert_eq!(push(&url, &[file, ("PGSSLMODE", "require")]).code, 0);
-    // One that signed itself and may sign others is believed if it is the very one that is trusted.
+    // A self-signed certificate that may sign others is trusted if it is itself the trusted one.
     base.postgres.take_plain_certificate().unwrap();
     eventually("it shows another certificate", || {
         push(&url, &[file, root, ("PGSSLMODE", "verify-ca")]).code == 1
@@ -222,7 +222,7 @@ fn after_each_loop_a_database_gets_it_and_one_that_is_down_hurts_nobody() {
     eventually("all is caught up", || base.postgres.ask("SELECT count(*) FROM retake.runs") == "3");
     eventually("the note is gone", || !note.exists());
     assert!(!base.sandbox.retake(&["doctor"]).stdout.contains("push "));
-    // Crash tests are loops as well.
+    // Crash tests are loops, too.
     std::fs::create_dir(base.sandbox.project().join("root")).unwrap();
     let crash = ["crash", "--root", "root", "--verify", "true", "--", "touch", "root/file"];
     assert_eq!(called(&mut base.command(&crash)).code, 0);
@@ -238,7 +238,7 @@ fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
         let called = called(&mut base.command(arguments));
         assert_eq!(called.code, code, "{}", called.snapshot());
     };
-    // Values whose middle is known: 11, 14, 32 and 22, 25, 43; a failing run counts for nothing.
+    // Values with a known median: 11, 14, 32 and 22, 25, 43; a failing run does not count.
     base.sandbox.file(
         "matrix.yml",
         "command: 'n=$(cat n.$AXIS_N 2>/dev/null); n=$((${n:-0} + 1)); echo $n > n.$AXIS_N; \
@@ -257,7 +257,7 @@ fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
     let failed = base.postgres.ask("SELECT runs, failed, rate FROM retake.failure_rate");
     assert_eq!(failed, "8|2|0.2500");
 
-    // One test changes twice, one never, one is not always there.
+    // One test changes twice, one never, one is sometimes missing.
     for (a, b) in [("ok", "ok"), ("FAILED", "ok"), ("FAILED", "ignored"), ("ok", "ok")] {
         let text = format!(
             "running 2 tests\ntest a ... {a}\ntest b ... {b}\n\n\
@@ -273,7 +273,7 @@ fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
         .ask("SELECT test, before, after FROM retake.test_flips ORDER BY start_time, test");
     assert_eq!(flips, "a|passed|failed\na|failed|passed");
 
-    // A crash test has many events; they are there in order and to the byte.
+    // A crash test has many events; they arrive in order, byte for byte.
     std::fs::create_dir(base.sandbox.project().join("root")).unwrap();
     let program = "echo x > root/file; echo y >> root/file";
     ran(&["crash", "--root", "root", "--verify", "true", "--", "sh", "-c", program], 0);
@@ -291,7 +291,7 @@ fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
     assert_eq!(there.lines().collect::<Vec<_>>(), here);
     let loops = base.postgres.ask("SELECT kind, state, stop_reason FROM retake.loops ORDER BY id");
     assert_eq!(loops, "matrix|finished|completed\nmatrix|finished|completed\ncrash|finished|clean");
-    // Once more changes nothing.
+    // A second push changes nothing.
     let before = base.count("events");
     assert_eq!(base.push(&[]).json()["events"], 0);
     assert_eq!(base.count("events"), before);
@@ -313,7 +313,7 @@ fn what_the_database_refuses_is_told_with_what_to_do() {
     let url = base.postgres.url();
     let none = push(&url, None);
     assert!(
-        none.contains("wants a password, and there is none; the password comes from"),
+        none.contains("requires a password, and none is given; the password comes from"),
         "{none}"
     );
     let wrong = push(&url, Some("wrong"));
@@ -323,7 +323,7 @@ fn what_the_database_refuses_is_told_with_what_to_do() {
     );
     let missing = push(&url.replace("/postgres", "/db4"), Some(Postgres::PASSWORD));
     assert!(
-        missing.contains("\"db4\" does not exist (3D000); make it with `createdb`"),
+        missing.contains("\"db4\" does not exist (3D000); create it with `createdb`"),
         "{missing}"
     );
     assert_eq!(base.postgres.ask("CREATE ROLE plain LOGIN PASSWORD 'plain'"), "");
@@ -346,7 +346,7 @@ fn more_of_the_output_is_sent_when_more_is_asked_for() {
     assert_eq!((push("6"), there()), (1.into(), "stderr|f|abc\nstdout|t|012345".to_owned()));
     let whole = "stderr|f|abc\nstdout|f|0123456789".to_owned();
     assert_eq!((push("1M"), there()), (1.into(), whole.clone()));
-    // Neither the same nor less changes anything.
+    // Neither the same limit nor a lower one changes anything.
     assert_eq!((push("1M"), push("2"), there()), (0.into(), 0.into(), whole));
 }
 
@@ -378,7 +378,7 @@ fn a_copy_that_went_on_by_itself_is_sent_as_its_own_when_that_is_said() {
     let events = base.count("events");
     let pushed = push(&["--as-copy"]);
     assert_eq!(pushed.code, 0, "{}", pushed.snapshot());
-    // What both have is there once; from now on each is sent as any other.
+    // Common parts exist once; from now on each is pushed separately.
     assert_eq!((base.count("records"), base.count("runs"), base.count("events")), (2, 5, events));
     for again in [&[][..], &["--as-copy"]] {
         let pushed = push(again);
@@ -440,7 +440,7 @@ fn damaged_output_is_not_sent_and_is_named() {
         let damaged = json["damaged"].as_array().unwrap().iter();
         let damaged: Vec<_> = damaged.map(|one| one["run"].as_str().unwrap()).collect();
         assert_eq!(damaged, [&lost, &altered], "{json}");
-        // Everything else is there, and is not sent again.
+        // Everything else has arrived, and is not sent again.
         let sent = if round == 0 { (2, 1) } else { (0, 0) };
         assert_eq!((&json["runs"], &json["outputs"]), (&sent.0.into(), &sent.1.into()), "{json}");
         let there = "SELECT stream, encode(content, 'escape') FROM retake.outputs";

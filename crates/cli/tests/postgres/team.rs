@@ -1,5 +1,5 @@
 //! The record of a team: projects are kept apart, databases of earlier releases are upgraded,
-//! and questions are answered from an index.
+//! and queries use an index.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -70,7 +70,7 @@ fn projects_with_the_same_matrix_and_the_same_tests_are_never_mixed() {
     assert_eq!(medians, "example.org/team/one|50\nexample.org/team/two|500");
     assert_eq!(base.postgres.ask("SELECT count(*) FROM retake.test_flips"), "0");
     assert_eq!(base.count("test_results"), 2);
-    // A clone of the first one with another address, on another machine.
+    // A clone of the first one with another URL, on another machine.
     let clone = base.repository("clone", "ssh://git@example.org/team/one", &["."]);
     std::fs::write(clone.join("matrix.yml"), matrix(50)).unwrap();
     base.retake_in(&clone, &["matrix", "run", "-q"]);
@@ -119,7 +119,7 @@ fn a_project_without_a_remote_has_the_id_that_init_made() {
     assert_eq!(name, format!("project:{}", id.trim()));
 }
 
-/// Makes a database what version 1 would have made of it.
+/// Converts a database to the state of version 1.
 fn back_to_version_1(base: &Base) {
     let ask = |sql: &str| {
         let said = base.postgres.ask(sql);
@@ -233,7 +233,7 @@ fn nothing_is_made_when_there_is_nothing_to_send() {
     let something = push();
     assert_eq!(something.code, 1, "{}", something.snapshot());
     assert!(something.stderr.contains("temporary tables"), "{}", something.snapshot());
-    // Runs that are new are not.
+    // New runs are not.
     assert_eq!(base.count("runs"), 2);
 }
 
@@ -272,7 +272,7 @@ fn a_project_that_is_renamed_while_runs_are_sent_keeps_them() {
     base.retake_in(&top, &["exec", "-q", "--", "true"]);
     base.push_from(&top);
     base.retake_in(&top, &["exec", "-q", "--", "true"]);
-    // As a push does that is under way: it holds the project, and then sends a run of it.
+    // Like a push in progress: it locks the project, and then sends a run of it.
     let sql = "BEGIN; SELECT id FROM retake.projects WHERE id = 1 FOR KEY SHARE;
                DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_locks WHERE NOT granted) LOOP
                  PERFORM pg_sleep(0.05); END LOOP; END $$;
@@ -360,7 +360,7 @@ fn every_question_of_the_guide_is_answered_and_those_over_many_rows_use_an_index
     let Some(base) = Base::start() else { return };
     base.sandbox.recorded("true");
     assert_eq!(base.push(&[]).code, 0);
-    // As much as makes a plan worth its choice: two years, ten projects, and few failures.
+    // Enough rows for a realistic plan: two years, ten projects, and few failures.
     let done = base.postgres.ask(
         "INSERT INTO retake.projects (name) SELECT 'example.org/team/p' || n FROM generate_series(1, 200) n;
          SELECT retake.add_month(m::date) FROM generate_series(date_trunc('month', now()) - interval '23 months', date_trunc('month', now()), interval '1 month') AS m;

@@ -29,7 +29,7 @@ fn run(base: &Base, dir: &Path, script: &str) {
     assert_eq!(called(command.current_dir(dir)).code, 3);
 }
 
-/// The address for the role that the guide makes.
+/// The address for the role from the guide.
 fn reader(base: &Base) -> String {
     for line in GUIDE.lines().filter_map(|line| line.strip_prefix("    ")) {
         if line.starts_with("CREATE ROLE analyst") || line.contains("TO analyst;") {
@@ -54,7 +54,7 @@ fn commands(answer: &Answer) -> Vec<String> {
     runs.iter().map(|run| run["command"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Everything that the database holds.
+/// The whole content of the database.
 fn contents(base: &Base) -> String {
     let tables = ["runs", "ledger", "outputs", "loops", "events", "records", "projects"];
     let sums = tables.map(|table| {
@@ -147,7 +147,7 @@ fn every_page_of_a_shared_record_is_there_and_says_what_was_not_pushed() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     }
     assert!(ui.get("/tests").text().contains("Choose a project above"));
-    // What is in a run's output is found, as far as it was pushed.
+    // Output is found, as far as it was pushed.
     let found = ui.get("/api/v1/search?q=needle").json();
     assert_eq!(found["hits"].as_array().unwrap().len(), 2, "{found}");
     let shown = ui.get(&format!("/runs/{}", runs[0])).text();
@@ -185,7 +185,7 @@ fn what_cannot_be_shown_is_refused_before_a_page_is_served() {
     base.postgres.ask(include_str!("../../../postgres/src/schema_v1.sql"));
     base.postgres.ask("INSERT INTO retake.version VALUES (1)");
     refused(&url, 1, "has version 1, this retake reads 2");
-    // A service of the user's file has everything, the password included.
+    // A service in the user's file has everything, including the password.
     team(&base);
     let (user, rest) = url.split_once("://").unwrap().1.split_once('@').unwrap();
     let (host, database) = rest.split_once('/').unwrap();

@@ -1,4 +1,4 @@
-//! `retake again` with the real program: the same run, what differs, what is refused.
+//! `retake again` with the real program: the same run, its differences, refusals.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -48,7 +48,7 @@ fn a_run_is_repeated_and_compared() {
         "{}",
         changed.stderr
     );
-    // A line that went through a shell stays one.
+    // A line that went through a shell does so again.
     sandbox.retake(&["exec", "-q", "echo a | cat"]);
     assert_eq!(sandbox.retake(&["again", "last", "-q"]).stdout, "");
     let new = sandbox.retake(&["runs", "show", "last", "--json"]).json();
@@ -152,7 +152,7 @@ fn again_takes_redacted_variables_from_now_and_refuses_redacted_arguments() {
         "{}",
         again.stderr
     );
-    // Named as a secret then, it is one now, although nothing says so any more.
+    // A value that was given as a secret stays one, although nothing says so any more.
     assert_eq!(
         sandbox.retake(&["runs", "logs", "last"]).stdout,
         "13\n[redacted:API_TOKEN] [redacted:OTHER]\n"
@@ -247,7 +247,7 @@ fn everything_that_was_asked_is_asked_again_and_the_secret_stays_one() {
     assert!(!on_disk(&sandbox.store(), b"correct-horse-battery"));
 }
 
-/// Repeats the last run and compares what was asked of both.
+/// Repeats the last run and compares the requests.
 fn asked_again(sandbox: &Sandbox, variables: &[(&str, &str)]) {
     let store = || retake_store::Store::open_read_only(&sandbox.store()).expect("a store");
     let mut then = store().find("last").expect("a run").intent.request.clone();

@@ -1,4 +1,4 @@
-//! Output that was changed behind retake's back: found by `audit verify` and `doctor`, and refused by
+//! Output that was changed directly: found by `audit verify` and `doctor`, and refused by
 //! everything that reads output, with exit 1.
 
 use std::fs;
@@ -13,7 +13,7 @@ use crate::common::Sandbox;
 const LARGE: &str = "seq 1 400000";
 
 impl Sandbox {
-    /// The only file that holds output.
+    /// The only file with output.
     fn output_file(&self) -> PathBuf {
         let (mut left, mut found) = (vec![self.store()], Vec::new());
         while let Some(directory) = left.pop() {
@@ -90,7 +90,7 @@ fn an_edited_output_is_found_and_not_shown() {
         };
         assert!(!shown, "{arguments:?} shows altered bytes");
     }
-    // What is not altered is still there.
+    // Unaltered parts are still readable.
     let tail = sandbox.retake(&["runs", "logs", &run, "--tail", "2"]);
     assert_eq!((tail.code, &*tail.stdout), (0, "399999\n400000\n"));
     assert_eq!(sandbox.retake(&["runs", "logs", &other, "--stderr"]).stdout, "fine\n");
@@ -170,7 +170,7 @@ fn an_entry_that_cannot_be_read_hides_no_other_run() {
         assert!(exported.stdout.contains(&runs[0]) && exported.stdout.contains(&runs[2]));
         assert!(exported.stderr.contains("ledger entry"), "{}", exported.stderr);
         assert_eq!(sandbox.retake(&["runs", "show", &runs[1]]).code, 1);
-        // What is damaged is not erased with the rest.
+        // Damaged output is not erased with the rest.
         assert_eq!(sandbox.retake(&["runs", "prune", "--older-than", "0s"]).code, 0);
         assert_eq!(sandbox.retake(&["audit", "verify"]).code, 1);
     }

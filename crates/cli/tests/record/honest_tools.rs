@@ -1,6 +1,6 @@
-//! What real tools print is recorded as it is: nothing in it is taken for a secret.
+//! Output of real tools is recorded unchanged: nothing in it is mistaken for a secret.
 //!
-//! Lines are chosen for what they print: hashes, ids, base64, certificates, help texts about passwords,
+//! Lines are chosen for their output: hashes, ids, base64, certificates, help texts about passwords,
 //! proxies and tokens, build logs and test reports.
 
 use std::path::Path;

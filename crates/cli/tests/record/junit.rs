@@ -1,5 +1,5 @@
 //! `runs export --format junit`: a test case for each test, in a form that continuous integration
-//! systems read.
+//! systems accept.
 
 use std::collections::BTreeSet;
 
@@ -34,8 +34,8 @@ fn tags(report: &str) -> Vec<Tag> {
         .collect()
 }
 
-/// What both the schema of Ant's JUnit task and the one of Jenkins ask for: which attributes an element
-/// has, which it must have, and what may stand in it, in this order.
+/// The requirements of both the schema of Ant's JUnit task and that of Jenkins: allowed and required
+/// attributes of an element, and its content, in this order.
 fn assert_valid(report: &str) {
     let elements: [(&str, &[&str], &[&str]); 9] = [
         ("testsuites", &[], &["testsuite"]),
@@ -191,7 +191,7 @@ fn each_test_is_a_test_case_and_each_run_a_suite() {
     assert!(all.contains("<property name=\"tests.passed\" value=\"1\"/>"), "{all}");
     assert!(!all.contains('\u{1b}'));
 
-    // What retake reads of its own report is what it has on the record.
+    // retake's own parser reads the same results from its report.
     sandbox.file("exported.xml", &export(&sandbox, &["--command", "python3 -m unittest -v"]));
     let copied = sandbox.retake(&["exec", "--json", "--tests", "cp exported.xml junit.xml"]).json();
     let read = &copied["effects"]["testResults"];
@@ -229,7 +229,7 @@ fn runs_are_named_by_their_ids_and_nothing_is_told_of() {
     assert_eq!(sandbox.retake(&["runs", "export", "--failed", "last"]).code, 2);
 }
 
-/// A run never comes out green because its tests are not to blame.
+/// A failed run never appears as passed because none of its tests failed.
 #[test]
 fn a_failed_run_has_a_failed_case() {
     let sandbox = Sandbox::new();

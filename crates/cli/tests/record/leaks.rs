@@ -1,9 +1,9 @@
-//! No secret is on the disk or in an answer: one secret for each way in, and every byte of the
+//! No secret is on disk or in a result: one secret for each input, and every byte of the
 //! record, its caches, its exports and all JSON searched for it.
 
 use crate::common::{Called, RETAKE, Sandbox, called, on_disk};
 
-/// A value that nothing else contains, and that no rule knows by its shape.
+/// A unique value that no rule recognises by its shape.
 fn secret(place: &str) -> String {
     format!("Zq7-{place}-Kw93xTr")
 }
@@ -13,7 +13,7 @@ const PLACES: [&str; 14] = [
     "output", "summary", "tracked", "name", "unset",
 ];
 
-/// Each place's secret is the value of a variable of retake's own that the command does not get.
+/// Each secret is the value of a variable of retake's own that the command does not get.
 fn retake(sandbox: &Sandbox, arguments: &[&str]) -> Called {
     let mut command = sandbox.command(RETAKE);
     for place in PLACES {
@@ -86,10 +86,10 @@ fn no_way_into_the_record_lets_a_secret_through() {
         assert!(left.as_str().unwrap().contains("[redacted:LEFT_TOKEN_2]"), "{json}");
         assert_eq!(json["correlationIds"]["sessionId"], "[redacted:SESSION_TOKEN_2]");
     }
-    // The names of files are in the cache of the tracked tree, too.
+    // File names are in the cache of the tracked tree, too.
     let tracked = retake(&sandbox, &["exec", "--json", "--track", "--", "touch", "new"]);
     assert_eq!(tracked.json()["effects"]["filesCreated"], serde_json::json!(["new"]));
-    // An error that names what was asked for.
+    // An error that quotes the request.
     let absent = retake(&sandbox, &["exec", "--json", "--", &format!("./{}", secret("program"))]);
     assert!(
         absent.json()["error"]["message"].as_str().unwrap().contains("[redacted:PROGRAM_TOKEN_2]")
@@ -98,7 +98,7 @@ fn no_way_into_the_record_lets_a_secret_through() {
     let missing = secret("cwd") + "/none";
     let refused = retake(&sandbox, &["exec", "--json", "--cwd", &missing, "--", "true"]);
     assert_clean("a refusal", &refused.stdout);
-    // Names that are refused, which none of a valid request can be: these secrets have dashes.
+    // Refused names, which a valid request cannot contain: these secrets have dashes.
     let (name, unset) = (format!("X_{}=1", secret("name")), format!("Y_{}", secret("unset")));
     let names = ["exec", "--json", "--env", &name, "--unset", &unset, "--", "true"];
     let named = retake(&sandbox, &names);
@@ -106,7 +106,7 @@ fn no_way_into_the_record_lets_a_secret_through() {
     assert!(named.stdout.contains("[redacted:UNSET_TOKEN_2]"), "{}", named.stdout);
     assert_clean("names of variables", &named.stdout);
     assert_clean("the reasons", &named.stderr);
-    // What is read back has no values to know secrets by.
+    // Imported runs have no values from which secrets are known.
     let exported = sandbox.retake(&["runs", "export"]).stdout;
     assert!(exported.contains("redacted"), "{exported}");
     assert_clean("the export", &exported);
@@ -116,7 +116,7 @@ fn no_way_into_the_record_lets_a_secret_through() {
     for place in PLACES {
         assert!(!on_disk(&sandbox.store(), secret(place).as_bytes()), "{place} is on the disk");
     }
-    // A path that is not known any more cannot be used.
+    // A redacted path cannot be used.
     let again = retake(&sandbox, &["again", "last"]);
     assert_eq!(again.code, 125, "{}", again.snapshot());
 }

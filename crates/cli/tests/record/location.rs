@@ -1,12 +1,12 @@
-//! Where the record is: in a git repository its git directory, and never another place than before
-//! without a word.
+//! The location of the record: in a git repository its git directory, and never a different place than
+//! before without a message.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::common::{Called, RETAKE, Sandbox, Screen, called};
 
-/// A sandbox whose project is only a directory.
+/// A sandbox whose project is a plain directory.
 fn bare_sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
     std::fs::remove_dir(sandbox.project().join(".agent")).expect("as set up");
@@ -118,7 +118,7 @@ fn an_existing_record_stays_until_it_is_moved() {
     assert_eq!(given.code, 2, "{}", given.snapshot());
 }
 
-/// The directory of the record cannot be renamed then, and the kernel calls it busy.
+/// As a mount point the record's directory cannot be renamed: the kernel reports it as busy.
 #[test]
 fn a_record_with_a_file_system_of_its_own_is_moved() {
     let sandbox = bare_sandbox();
@@ -147,7 +147,7 @@ fn a_move_to_another_file_system_that_was_interrupted_is_completed() {
     run_in(&sandbox, &sandbox.project(), "before");
     let git_dir = other.path().join("git");
     git(&sandbox, &format!("git init -q --separate-git-dir {} .", git_dir.display()));
-    // As far as a move came that was killed while it copied.
+    // The remains of a move that was killed while it copied.
     let incoming = git_dir.join("retake.incoming");
     std::fs::create_dir(&incoming).unwrap();
     std::fs::set_permissions(&incoming, PermissionsExt::from_mode(0o700)).unwrap();
@@ -217,7 +217,7 @@ fn init_and_whatever_else_makes_a_project_takes_over_earlier_runs() {
     assert!(matrix.stderr.contains("copied 1 earlier run"), "{}", matrix.snapshot());
     assert!(sandbox.listed(&[]).contains(&"echo before".to_owned()));
 
-    // Made by hand, later a repository, and never to be seen by git.
+    // Created by hand, later a repository, and never to be seen by git.
     let sandbox = Sandbox::new();
     sandbox.file(".agent/config.yml", "");
     run_in(&sandbox, &sandbox.project(), "before");
@@ -269,7 +269,7 @@ fn another_users_repository_is_left_alone() {
     assert_eq!(listed.json().as_array().unwrap().len(), 1);
     assert!(listed.stderr.contains("the record is "), "{}", listed.stderr);
 
-    // A store that may not be looked at is not the same as none.
+    // An inaccessible store is not the same as a missing one.
     let theirs = sandbox.dir.path().join("theirs");
     std::fs::create_dir(&theirs).unwrap();
     std::fs::set_permissions(sandbox.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -288,7 +288,7 @@ fn another_users_repository_is_left_alone() {
     );
 }
 
-/// retake as a user without rights, with a home of that user's own, in a directory.
+/// retake as an unprivileged user, with that user's own home, in a directory.
 fn as_user(sandbox: &Sandbox, uid: u32, directory: &Path, arguments: &[&str]) -> Called {
     let open = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(sandbox.dir.path(), open).expect("as set up");
@@ -330,7 +330,7 @@ fn a_git_directory_that_cannot_be_written_is_not_used_and_that_is_said() {
         let doctor = as_user(&sandbox, USER, &project, &["doctor", "--json"]).json();
         assert!(doctor["location"].as_str().unwrap().contains(&said), "{doctor}");
         assert!(!project.join(".git/retake").exists());
-        // Once it can be written the runs are still in view.
+        // Once it can be written the runs are still visible.
         if !foreign {
             git(&sandbox, "chmod 755 .git");
             let more = as_user(&sandbox, USER, &project, &["exec", "-q", "--", "true"]);

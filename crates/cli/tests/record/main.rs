@@ -1,4 +1,4 @@
-//! The record as its users meet it: listing, reading, repeating, proving, maintaining.
+//! The record as users see it: listing, reading, repeating, proving, maintaining.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -59,7 +59,7 @@ fn a_cut_tail_is_found_with_a_head_kept_elsewhere() {
         cut.stdout,
         "BROKEN the ledger ends at entry 2, but 4 were expected: the tail was cut off\n"
     );
-    // Grown again to the same length: another chain.
+    // Grown to the same length again: a different chain.
     sandbox.recorded("true");
     let rewritten = sandbox.retake(&["audit", "verify", "--expect", &head, "--json"]);
     assert_eq!((rewritten.code, &rewritten.json()["kind"]), (1, &"rewritten".into()));
@@ -84,7 +84,7 @@ fn a_killed_runner_leaves_an_interrupted_run_and_no_processes() {
     let keeper: i32 = keeper.split_whitespace().next().unwrap().parse().unwrap();
     // SAFETY: a signal to a process this test started.
     let signal = |pid: i32, signal| assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-    // Either of the two would end the sleeper at the death of the other: both must go unawares, so
+    // Each of the two would kill the sleeper when the other dies: both must die unnoticed, so
     // that only the next start can.
     signal(pid, libc::SIGSTOP);
     eventually("the runner has stopped", || {
@@ -244,7 +244,7 @@ fn old_runs_go_by_themselves() {
     let aged = Sandbox::new();
     aged.file("old.jsonl", &year.replace_all(&exported, "\"startTime\":\"2001"));
     aged.retake(&["runs", "import", "old.jsonl"]);
-    // As if the import were as old as what it brought.
+    // As if the import were as old as the imported runs.
     aged.tamper("DELETE FROM settings WHERE name LIKE 'import:%'");
     let run = |days: &str| {
         aged.retake_with(
@@ -265,7 +265,7 @@ fn old_runs_go_by_themselves() {
 fn doctor_finds_problems_and_repairs_what_it_can() {
     let sandbox = Sandbox::new();
     let fresh = sandbox.settled_call(&["doctor"]);
-    // What the machine can confine is another matter.
+    // What the machine can confine is a separate matter.
     let fresh: String =
         fresh.split_inclusive('\n').filter(|line| !line.starts_with("stdout: sandbox")).collect();
     assert_eq!(
@@ -342,7 +342,7 @@ fn a_damaged_database_is_not_overwritten_and_can_be_repaired() {
     sandbox.tamper("PRAGMA wal_checkpoint(TRUNCATE)");
     let database = sandbox.store().join("retake.db");
     let mut bytes = std::fs::read(&database).unwrap();
-    // The header knows how many pages are in use; the file has room beyond them.
+    // The header knows how many pages are in use; the file has space beyond them.
     let page = 4096;
     let used = u32::from_be_bytes(bytes[28..32].try_into().unwrap()) as usize * page;
     bytes[used - 3 * page..used - page].fill(0xA5);
@@ -406,7 +406,7 @@ fn init_makes_a_project_and_overwrites_nothing() {
     );
     assert_eq!(
         sandbox.settled(&init().snapshot()),
-        "exit 1\nstderr: retake: this is a project already: PROJECT/new/.agent/config.yml exists; edit it, or remove it first\n"
+        "exit 1\nstderr: retake: this is already a project: PROJECT/new/.agent/config.yml exists; edit it, or remove it first\n"
     );
     let committed =
         sandbox.sh("cd new && git init -q . && retake exec -q true && git add -A && git ls-files");

@@ -1,5 +1,5 @@
-//! What must not keep retake from running a command, from saying what happened, or from being mended:
-//! a full disk, a small file size limit, a damaged schema, lost files, pipes in the place of files.
+//! Conditions that must not keep retake from running a command, from reporting, or from being repaired:
+//! a full disk, a small file size limit, a damaged schema, lost files, pipes in place of files.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -8,14 +8,14 @@ use std::process::Command;
 
 use crate::common::{Called, RETAKE, Sandbox, called};
 
-/// What the small disk is formatted with.
+/// The file system of the small disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileSystem {
     Tmpfs,
-    /// As such a small one is made: with blocks of 1 KiB.
+    /// With blocks of 1 KiB, as usual for such a small one.
     Ext4,
     Ext4Blocks4K,
-    /// Cannot be made that small: all but 3 MiB of it is taken.
+    /// Cannot be created that small: all but 3 MiB of it is filled.
     Xfs,
     Btrfs,
 }
@@ -56,8 +56,8 @@ impl FileSystem {
     }
 }
 
-/// Runs a script in a mount namespace of its own, where `disk` is a file system of 3 MiB, filled by
-/// hand where the test says so. `None` where mounting is not allowed or nothing makes such a system.
+/// Runs a script in its own mount namespace, where `disk` is a file system of 3 MiB, filled by
+/// the test if it says so. `None` if mounting is not allowed or there is no such mkfs.
 fn on_small_disk(
     sandbox: &Sandbox,
     disk: &Path,
@@ -142,10 +142,10 @@ fn a_full_disk_can_be_left_again(system: FileSystem) {
 
 #[test]
 fn a_damaged_record_is_repaired_on_a_full_disk() {
-    // Without a checkpoint on closing, as a program that is killed leaves it.
+    // Without a checkpoint on closing, like after a kill.
     let sql = "python3 -c 'import os, sqlite3, sys; \
                sqlite3.connect(sys.argv[1]).executescript(sys.argv[2]); os._exit(0)' store/retake.db";
-    // What btrfs frees it does not give to the next file in time.
+    // Space that btrfs frees is not available to the next file in time.
     for system in FileSystem::ALL.into_iter().filter(|system| *system != FileSystem::Btrfs) {
         for damage in ["DROP TABLE labels", "UPDATE runs SET cwd = 1"] {
             let sandbox = Sandbox::new();
@@ -173,7 +173,7 @@ fn a_damaged_record_is_repaired_on_a_full_disk() {
 
 #[test]
 fn a_repair_without_any_room_says_how_much_it_needs() {
-    // Closed by another program, which removes the WAL and with it what was reserved.
+    // Closed by another program, which removes the WAL and with it the reserved space.
     let damage = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); \
                   c.execute('DROP TABLE runs'); c.commit(); c.close()";
     for system in FileSystem::ALL {
@@ -247,7 +247,7 @@ fn a_file_size_limit_is_the_commands_and_not_the_records() {
     assert_eq!(run["stdoutBytes"], 3_000_000 + "1\nunlimited\n".len());
     assert!(run["stdout"].as_str().unwrap().starts_with("1\nunlimited\n"));
 
-    // The default action is the command's too.
+    // The command gets the default action, too.
     let too_large = ["exec", "--", "sh", "-c", "exec head -c 9000 /dev/zero > large"];
     let done = limited(&sandbox, 1024, libc::RLIM_INFINITY, &too_large);
     assert_eq!(done.code, 128 + libc::SIGXFSZ, "{}", done.snapshot());
@@ -256,7 +256,7 @@ fn a_file_size_limit_is_the_commands_and_not_the_records() {
 #[test]
 fn what_a_hard_limit_keeps_from_the_record_is_said_and_the_command_runs() {
     let sandbox = Sandbox::new();
-    // Nothing can be recorded: neither in a new store nor in one that is there.
+    // Nothing can be recorded: neither in a new store nor in an existing one.
     for _ in 0..2 {
         let done = limited(&sandbox, 4096, 4096, &["exec", "--", "sh", "-c", "echo ran; exit 5"]);
         assert_eq!((done.code, done.stdout.as_str()), (5, "ran\n"), "{}", done.snapshot());
@@ -264,7 +264,7 @@ fn what_a_hard_limit_keeps_from_the_record_is_said_and_the_command_runs() {
         assert!(done.stderr.contains("ulimit -f"), "{}", done.snapshot());
         sandbox.recorded("true");
     }
-    // A part can be: 2 of 3 MB, marked.
+    // A part can be recorded: 2 of 3 MB, marked.
     let script = "head -c 3000000 /dev/zero | tr '\\0' x; exit 4";
     let done =
         limited(&sandbox, 2_000_000, 2_000_000, &["exec", "--json", "--", "sh", "-c", script]);

@@ -1,5 +1,5 @@
-//! The quick starts of `docs/guides`, followed as they are written: their files are saved, their
-//! commands typed, and what they show is compared with what is printed.
+//! The quick starts of `docs/guides`, followed literally: their files are saved, their
+//! commands typed, and the shown output is compared with the real one.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn follow(guide: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides").join(guide);
     let text = std::fs::read_to_string(path).expect("the guide");
     let sandbox = Sandbox::new();
-    // Where a reader starts there is nothing.
+    // A reader starts in an empty directory.
     std::fs::remove_dir(sandbox.project().join(".agent")).expect("an empty directory");
     let block = Regex::new(r"(?ms)^```(\w+)([^\n]*)\n(.*?)^```$").expect("a pattern");
     let mut typed = 0;
@@ -23,7 +23,7 @@ fn follow(guide: &str) {
         if language == "console" {
             typed += console(&sandbox, body);
         } else if !file.is_empty() {
-            // What names the file behind the fence is not rendered; the text has to name it.
+            // The file name after the fence is not rendered; the text must name it, too.
             let before = &text[..block.get(0).expect("the block").start()];
             assert!(before.contains(&format!("`{file}`")), "{guide} does not say to save `{file}`");
             sandbox.file(file, body);
@@ -32,7 +32,7 @@ fn follow(guide: &str) {
     assert!(typed > 4, "{guide} has {typed} commands");
 }
 
-/// Types the commands of a block; says how many.
+/// Types the commands of a block; returns how many.
 fn console(sandbox: &Sandbox, block: &str) -> usize {
     let lines = block.strip_prefix("$ ").expect("a command comes first");
     let mut typed = 0;
@@ -51,7 +51,7 @@ fn pattern(shown: &str) -> Regex {
         ANYTHING => "(?:[^\n]*\n)*?".to_owned(),
         line => regex::escape(line).replace(ANYTHING, "[^\n]*") + "(?:\n|$)",
     });
-    // What ends a block may be any lines; the last of them ends with the text.
+    // A block may end with arbitrary lines; its last lines must end the output.
     let text: String = lines.collect();
     let rest = if shown.ends_with(ANYTHING) { "(?s:.*)" } else { "" };
     Regex::new(&format!("\\A{text}{rest}\\z")).expect("a pattern")

@@ -112,7 +112,7 @@ fn a_list_for_people_fits_their_terminal() {
         (&lines[0][..], &lines[2][..]),
         ("ID  WHEN  OUTCOME  TOOK  COMMAND", "ID  AGO  ok  TOOK  true")
     );
-    // Where it is cut depends on how wide the times are.
+    // The cut depends on the width of the times.
     assert!(
         lines[1].starts_with("ID  AGO  exit 3  TOOK  sh -c 'exit 3;") && lines[1].ends_with('…'),
         "{plain}"
@@ -213,7 +213,7 @@ fn an_id_that_names_no_run_or_several_is_answered() {
     sandbox.recorded("echo two");
     assert_eq!(
         sandbox.settled_call(&["runs", "show", "nonsense"]),
-        "exit 1\nstderr: retake: no run matches `nonsense`; `retake runs list` shows what there is\n"
+        "exit 1\nstderr: retake: no run matches `nonsense`; `retake runs list` shows the recorded runs\n"
     );
     for command in ["show", "logs", "delete"] {
         assert_eq!(
@@ -311,7 +311,7 @@ fn search_marks_what_it_finds_and_says_what_it_did_not_look_at() {
         stdout: ID  AGO  ok  sh -c 'echo connection refused again'\n\
         stdout:  stdout: »connection refused« again\n";
     assert_eq!(sandbox.settled_call(&["runs", "search", "connection", "refused"]), found);
-    // Once more: by now it is indexed.
+    // Again, now with an index.
     assert_eq!(sandbox.settled_call(&["runs", "search", "connection refused"]), found);
     let both = sandbox.settled_call(&["runs", "search", "refus*"]);
     assert!(both.contains("stderr: Connection\\u{7} to peer »refused«"), "{both}");
@@ -332,11 +332,11 @@ fn search_marks_what_it_finds_and_says_what_it_did_not_look_at() {
     assert_eq!((&hit["matches"], &json["skippedBytes"]), (&serde_json::json!([[4, 8]]), &0.into()));
     let wordless = sandbox.retake(&["runs", "search", "!!"]);
     assert_eq!((wordless.code, wordless.stdout.as_str()), (2, ""));
-    assert!(wordless.stderr.contains("there is no word in `!!`"), "{}", wordless.stderr);
+    assert!(wordless.stderr.contains("`!!` contains no word"), "{}", wordless.stderr);
 
     sandbox.recorded("yes | head -c 70000000");
     let skipped = sandbox.settled_call(&["runs", "search", "nothing"]);
-    // All of it was looked at.
+    // All of it was searched.
     assert!(skipped.ends_with("stderr: retake: no recorded output has `nothing`\n"), "{skipped}");
 }
 

@@ -1,4 +1,4 @@
-//! What a user learns about this build and this machine: version, self-test, report, completions.
+//! Information about this build and this machine: version, self-test, report, completions.
 
 use crate::common::{Sandbox, called};
 
@@ -31,7 +31,7 @@ fn the_self_test_proves_what_works_and_leaves_nothing() {
             assert_eq!(check["ok"], true, "{check}");
         }
     }
-    // Confinement depends on the machine; where it works, all of it does.
+    // Confinement depends on the machine; if it works, all of it does.
     let confined = checks.iter().filter(|check| check["area"] == "sandbox");
     for check in confined.filter(|_| sandbox.can_be_confined()) {
         assert_eq!(check["ok"], true, "{check}");
@@ -41,7 +41,7 @@ fn the_self_test_proves_what_works_and_leaves_nothing() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// With a shell that does nothing, none of it works, and it must say so.
+/// With a shell that does nothing, none of it works, which must be reported.
 #[test]
 fn the_self_test_fails_where_something_does_not_work() {
     let sandbox = Sandbox::new();
@@ -88,7 +88,7 @@ fn the_report_has_no_secret_and_no_command() {
     for never in [secret, "private-command", "hunter3", "db.internal", "9000 (by file)"] {
         assert!(!text.contains(never), "{never} in {text}");
     }
-    // A file that is there is not touched.
+    // An existing file is not changed.
     let mut command = sandbox.command(env!("CARGO_BIN_EXE_retake"));
     let again = called(command.args(["doctor", "--quick", "--report"]).arg(&report));
     assert_eq!(again.code, 1);

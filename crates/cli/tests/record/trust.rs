@@ -1,4 +1,4 @@
-//! What the record says of runs that did not go as usual: refused, interrupted, imported, and those
+//! The record of unusual runs: refused, interrupted, imported, and those
 //! that left many processes behind.
 
 use std::ffi::OsStr;
@@ -28,7 +28,7 @@ fn a_refused_request_is_on_the_record_with_every_reason() {
         let arguments: Vec<_> = ["exec"].iter().chain(request).copied().collect();
         let refused = sandbox.retake(&arguments);
         assert_eq!(refused.code, 125);
-        // The line on the terminal has the code, as JSON does.
+        // The line on the terminal has the code, like the JSON.
         assert!(refused.stderr.starts_with(&format!("retake: {code} ")), "{}", refused.stderr);
         let run = only_run(&sandbox);
         assert_eq!((&run["outcome"], &run["exitCode"]), (&"not_started".into(), &125.into()));
@@ -85,12 +85,12 @@ fn a_run_is_found_by_the_id_its_caller_gave() {
     assert!(several.stderr.contains("`twice` names several runs"), "{}", several.stderr);
     assert!(several.stderr.contains(&other), "{}", several.stderr);
     assert_eq!(sandbox.retake(&["runs", "show", "build"]).code, 1, "only the whole of it");
-    // One whose id is that of our own run is not the one that is meant.
+    // A run with the same caller's id as the real one is not the one meant.
     sandbox.recorded_with(&["--run-id", &id], "echo eight");
     assert_eq!(sandbox.retake(&["runs", "logs", &id]).stdout, "seven\n");
 }
 
-/// A runner that was killed while its command slept, and how long the command had slept for at
+/// A runner that was killed while its command slept, and how long the command had slept at
 /// least, in milliseconds.
 fn killed_runner(sandbox: &Sandbox) -> u64 {
     let mut runner = sandbox
@@ -113,7 +113,7 @@ fn killed_runner(sandbox: &Sandbox) -> u64 {
 fn the_duration_of_an_interrupted_run_reaches_to_the_death_of_its_runner() {
     let sandbox = Sandbox::new();
     let least = killed_runner(&sandbox);
-    // The keeper has seen it; before that its file is as it was.
+    // The keeper has noticed; before that its file is unchanged.
     let live = sandbox.store().join("live");
     eventually("the death is marked", || {
         let files = std::fs::read_dir(&live).unwrap();
@@ -138,7 +138,7 @@ fn without_a_witness_the_duration_is_a_lower_bound() {
     let live = sandbox.store().join("live");
     let file = || std::fs::read_dir(&live).unwrap().next().unwrap().unwrap().path();
     eventually("the death is marked", || file().metadata().unwrap().len() == 1);
-    // As after a power failure, which nobody sees.
+    // As after a power failure, which nothing observes.
     std::fs::File::options().write(true).open(file()).unwrap().set_len(0).unwrap();
     let listed = sandbox.retake(&["runs", "list"]);
     assert!(
@@ -197,14 +197,14 @@ fn imported_runs_are_kept_for_one_retention_period() {
     let after: Called = sandbox.retake(&["exec", "--", "true"]);
     assert_eq!(after.snapshot(), "exit 0\n");
     assert_eq!(sandbox.listed(&[]).len(), 3);
-    // What the rows say is derived from the ledger, which a repair reads again.
+    // The rows are derived from the ledger, which a repair reads again.
     sandbox.tamper("DELETE FROM settings WHERE name LIKE 'import:%'; UPDATE runs SET cwd = 'x'");
     assert_eq!(sandbox.retake(&["doctor", "--repair"]).code, 0);
     due();
     sandbox.retake(&["exec", "--", "true"]);
     assert_eq!(sandbox.listed(&[]).len(), 4);
     assert_eq!(sandbox.retake(&["audit", "verify"]).code, 0);
-    // Once the period is over they go.
+    // They are erased once the period is over.
     sandbox.tamper("UPDATE settings SET value = '1 ' || substr(value, instr(value, ' ') + 1) WHERE name LIKE 'import:%'");
     due();
     let erased = sandbox.retake(&["exec", "--", "true"]);

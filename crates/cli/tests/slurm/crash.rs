@@ -1,4 +1,4 @@
-//! `crash explore --on slurm`, on a real Slurm: the answer is that of this machine, whatever happens.
+//! `crash explore --on slurm`, on a real Slurm: the result is the same as on this machine, whatever happens.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ impl Site {
         program
     }
 
-    /// Records a program that syncs the given files, and makes `hold` stop the checks that come
-    /// after the first submission until there is `go`.
+    /// Records a program that syncs the given files, and makes `hold` block the checks
+    /// after the first submission until `go` exists.
     fn record(&self, synced: &str) -> String {
         let (save, check) = (self.compiled("save"), self.compiled("check"));
         let project = self.sandbox.project();
@@ -46,10 +46,10 @@ impl Site {
         arguments
     }
 
-    /// Begins an exploration elsewhere whose checks wait.
+    /// Begins an exploration on Slurm whose checks wait.
     fn held(&self, verify: &str, program: &str, script: &str) -> Child {
         let hold = self.sandbox.project().join("hold");
-        // What an earlier one left says that it has done its work.
+        // Files of an earlier one say that it has done its work.
         _ = std::fs::remove_dir_all(self.sandbox.dir.path().join("instead"));
         let script = format!(": > {}; {script}", hold.display());
         let instead = self.instead(program, &script);
@@ -67,7 +67,7 @@ impl Site {
         runs
     }
 
-    /// The checks that waited.
+    /// The waiting checks.
     fn checks(&self) -> Vec<i32> {
         let text = std::fs::read_to_string(self.sandbox.project().join("pids"));
         let mut pids: Vec<i32> =
@@ -108,7 +108,7 @@ fn the_same_is_found_there_as_here() {
         site.settled();
         assert!(site.batches().is_empty());
     }
-    // A program that is recorded here is explored there.
+    // A program recorded here is explored there.
     let (save, check) = (site.compiled("save"), site.compiled("check"));
     let (save, check) = (save.to_str().unwrap(), check.to_str().unwrap());
     let whole =
@@ -150,7 +150,7 @@ fn a_share_that_someone_cancels_is_stated_and_is_no_finding() {
     let before = waiting();
     let jobs = site.slurm.ask("squeue", &["-h", "-r", "--me", "-t", "RUNNING", "-o", "%i"]);
     site.slurm.ask("scancel", &[jobs.lines().next().unwrap()]);
-    // Otherwise the share could end well before it hears of that.
+    // Otherwise the share could end before it is cancelled.
     eventually("a check is ended", || waiting() < before);
     site.go();
     let output = child.wait_with_output().unwrap();
@@ -193,7 +193,7 @@ fn who_asks_again_after_being_killed_gets_what_was_asked_for_before() {
         again();
         assert_eq!(site.shares().len() - known, sent, "something was submitted twice");
     }
-    // While they run; and what others have taken in counts as well.
+    // While they run; and taken over results count, too.
     for taken_in in [false, true] {
         let known = clean();
         let mut child = site.held(&verify, "sbatch", "exec $REAL \"$@\"");
@@ -216,7 +216,7 @@ fn who_asks_again_after_being_killed_gets_what_was_asked_for_before() {
         again();
         assert_eq!(site.shares().len() - known, sent, "something was submitted twice");
     }
-    // The one that was not killed asks again.
+    // The surviving submitter asks again.
     let known = clean();
     expect(1, &site.retake(&site.explore(&verify, &["--on", "slurm"])));
     assert!(site.shares().len() > known);
@@ -261,13 +261,13 @@ fn what_cannot_be_tested_there_is_said() {
     assert!(called.stderr.contains("nvalid partition"), "{}", called.snapshot());
     let called = site.retake(&site.explore(&verify, &["--on", "pbs"]));
     assert_eq!(called.code, 2, "{}", called.snapshot());
-    // The uncrashed directory is checked here, before anything is sent.
+    // The uncrashed directory is checked here, before anything is submitted.
     let known = site.shares().len();
     let called = site.retake(&site.explore("false", &["--on", "slurm"]));
     assert_eq!(called.code, 125, "{}", called.snapshot());
     assert!(called.stderr.contains("without any crash"), "{}", called.snapshot());
     assert_eq!(site.shares().len(), known);
-    // A machine that lacks the check has nothing to say of any state.
+    // A machine without the check cannot judge any state.
     site.slurm.kill_node(0);
     let project = site.sandbox.project();
     site.slurm.start_blind_node(0, &project).unwrap();

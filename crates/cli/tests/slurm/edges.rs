@@ -1,4 +1,4 @@
-//! What happens to results when the shared directory is away, was removed, or is full: nothing is
+//! Results when the shared directory is unavailable, was removed, or is full: nothing is
 //! lost, and nothing runs twice.
 
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn allow_end(site: &Site) {
     std::fs::write(site.sandbox.project().join("go"), "").unwrap();
 }
 
-/// A matrix whose cells have begun, and its submitter.
+/// A matrix whose cells have started, and its submitter.
 fn begun(site: &Site, cells: usize) -> Child {
     site.matrix(cells, WAITING, 1);
     let child = site.spawn(&Site::RUN);
@@ -24,7 +24,7 @@ fn begun(site: &Site, cells: usize) -> Child {
     child
 }
 
-/// The same, with the submitter killed and the one batch it left.
+/// The same, with the submitter killed and its batch.
 fn abandoned(site: &Site, cells: usize) -> PathBuf {
     let mut child = begun(site, cells);
     child.kill().unwrap();
@@ -36,7 +36,7 @@ fn count(path: &Path) -> usize {
     std::fs::read_dir(path).map_or(0, Iterator::count)
 }
 
-/// The shared directory under another name, until it is put back.
+/// Renames the shared directory until it is restored.
 fn take_away(site: &Site) -> PathBuf {
     let away = site.sandbox.dir.path().join("elsewhere");
     std::fs::rename(site.shared(), &away).unwrap();
@@ -55,7 +55,7 @@ fn results_that_cannot_be_seen_for_a_moment_are_collected_and_nothing_runs_twice
     allow_end(&site);
     in_the_end("all have results", || count(&batch.join("result")) == 4);
     let away = take_away(&site);
-    // Whatever is asked meanwhile, nothing is forgotten and nothing begins.
+    // Whatever command runs in the meantime, nothing is forgotten and nothing starts.
     assert_eq!(site.retake(&["exec", "--", "true"]).code, 0);
     let here = site.retake(&["matrix", "run"]);
     assert_eq!(here.code, 1, "{}", here.snapshot());
@@ -83,7 +83,7 @@ fn a_directory_that_is_away_while_cells_run_is_waited_for() {
     let child = begun(&site, 4);
     let away = take_away(&site);
     allow_end(&site);
-    // The commands end while nobody can write a result.
+    // The commands end while no result can be written.
     let project = site.sandbox.project();
     let pids: Vec<i32> = (0..4)
         .map(|n| std::fs::read_to_string(project.join(format!("ran.{n}"))).unwrap())
@@ -114,7 +114,7 @@ fn a_batch_that_was_removed_is_found_by_doctor_and_its_runs_get_an_outcome() {
     assert_eq!(doctor.code, 1);
     assert!(doctor.stdout.contains("doctor --repair"), "{}", doctor.snapshot());
     assert_eq!(outcomes(&site), ["none"; 4], "looking changes nothing");
-    // What ran there sees that nobody wants it.
+    // The node notices that the results are not wanted.
     let project = site.sandbox.project();
     in_the_end("nothing runs", || site.slurm.ask("squeue", &["-h", "--me"]).trim().is_empty());
     let repaired = site.retake(&["doctor", "--repair"]);
@@ -133,7 +133,7 @@ fn what_is_left_of_a_batch_that_was_half_removed_is_recorded() {
     let batch = abandoned(&site, 3);
     allow_end(&site);
     in_the_end("all have results", || count(&batch.join("result")) == 3);
-    // As a site does that removes what is old.
+    // Like a site that removes old files.
     std::fs::remove_file(batch.join("batch.json")).unwrap();
     std::fs::remove_file(batch.join("result/1")).unwrap();
     assert_eq!(site.retake(&["doctor", "--repair"]).code, 0);
@@ -154,7 +154,7 @@ fn who_gives_up_has_the_runs_recorded_as_lost() {
     let _batch = abandoned(&site, 2);
     let away = take_away(&site);
     std::fs::create_dir(site.shared()).unwrap();
-    // An empty directory in its place is not the one that was used.
+    // An empty directory in its place is not the same one.
     let doctor = site.retake(&["doctor"]);
     assert!(doctor.stdout.contains("cannot be looked for"), "{}", doctor.snapshot());
     allow_end(&site);
@@ -171,7 +171,7 @@ fn who_gives_up_has_the_runs_recorded_as_lost() {
     site.settled();
 }
 
-/// A small file system of its own for batches, until dropped.
+/// A separate, small file system for batches, until dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -183,7 +183,7 @@ impl SmallDisk {
         Self(at.to_owned())
     }
 
-    /// Leaves no room.
+    /// Leaves no free space.
     fn fill(&self) {
         use std::io::Write;
         let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
@@ -227,7 +227,7 @@ fn a_full_shared_directory_is_named_once_and_nothing_runs_again_for_it() {
 fn a_runner_that_fails_is_quoted() {
     let Some(site) = Site::start(1, "") else { return };
     site.matrix(1, "true", 1);
-    // The requests cannot be read: the runner says so and leaves no result.
+    // The requests cannot be read: the runner reports it and leaves no result.
     let damaging = "$REAL \"$@\"; status=$?; sed -i 's/{/x/g' \"$SHARED\"/batches/*/requests; \
                     exit $status";
     let script = format!("SHARED={}\n{damaging}", site.shared().display());
@@ -254,7 +254,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_cell_has_few_files_while_it_runs_and_none_after() {
     const CELLS: usize = 6;
-    /// What a batch has, whatever the number of its cells.
+    /// The number of files of a batch, independent of its cells.
     const OF_A_BATCH: usize = 7;
     let Some(site) = Site::start(2, "") else { return };
     let command = "echo x >> ran.$AXIS_N; while [ ! -e go.$AXIS_N ]; do sleep 0.05; done";
@@ -278,7 +278,7 @@ fn a_cell_has_few_files_while_it_runs_and_none_after() {
 #[test]
 fn the_results_of_a_task_with_many_short_cells_share_a_file() {
     let Some(site) = Site::start(1, "") else { return };
-    // The command is held back until the submitter is gone.
+    // The command waits until the submitter is gone.
     site.matrix(5, "while [ ! -e go ]; do sleep 0.05; done; echo x >> ran.$AXIS_N", 5);
     let mut child = site.spawn(&Site::RUN);
     let batch = || site.batches().pop().map(|batch| batch.join("started"));

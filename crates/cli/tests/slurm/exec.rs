@@ -1,4 +1,4 @@
-//! `exec --on slurm`, on a real Slurm: one run, recorded once, whatever happens to it on the way.
+//! `exec --on slurm`, on a real Slurm: one run, recorded once, whatever happens to it.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -89,7 +89,7 @@ fn what_cannot_run_there_is_refused_before_or_there_and_says_why() {
         assert!(refused.stderr.contains(why), "{why}: {}", refused.snapshot());
     }
     assert!(!crate::common::on_disk(&site.shared().join("batches"), b"abcdef123456"));
-    // Where a file system is not mounted, nothing is made in its place.
+    // If a file system is not mounted, nothing is created in its place.
     let unmounted = site.sandbox.dir.path().join("unmounted");
     let mut command = site.command();
     command.env("RETAKE_SLURM__SHARED_DIR", &unmounted).args(["exec", "--on", "slurm", "true"]);
@@ -97,7 +97,7 @@ fn what_cannot_run_there_is_refused_before_or_there_and_says_why() {
     assert_eq!(refused.code, 125, "{}", refused.snapshot());
     assert!(refused.stderr.contains("is not there; make it"), "{}", refused.snapshot());
     assert!(!unmounted.exists());
-    // The directory is there when it is submitted and gone when it begins.
+    // The directory exists at submission and is gone at the start.
     let gone = site.sandbox.project().join("gone");
     std::fs::create_dir(&gone).unwrap();
     let instead = site.instead("sbatch", &format!("rmdir {}; exec $REAL \"$@\"", gone.display()));
@@ -122,7 +122,7 @@ fn an_end_that_is_asked_for_here_ends_it_there() {
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.signal(), Some(libc::SIGINT));
-    // The submitter waits for two seconds at most; the node ends it in any case.
+    // The submitter waits for at most two seconds; the node terminates it in any case.
     eventually("it is ended", || !alive(pid));
     let runs = site.runs();
     assert_eq!((runs.len(), &runs[0]["outcome"]), (1, &"cancelled".into()));
@@ -143,7 +143,7 @@ fn an_end_from_outside_is_told_from_a_failure() {
     let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(run["outcome"], "cancelled");
     assert_eq!(run["error"]["message"], "cancelled in Slurm by someone else");
-    // What it had printed until then is there.
+    // Its output until then is there.
     assert_eq!(run["stdout"], "begun\n");
     assert!(!alive(pid));
     site.settled();
@@ -230,7 +230,7 @@ fn a_submitter_that_is_killed_in_any_phase_has_a_successor() {
             assert_eq!(run["state"], "running", "{program} {before}");
         }
         site.sandbox.file(&go, "");
-        // Each successor does what is still to be done; the last finds the result.
+        // Each successor does the rest; the last one finds the result.
         eventually("it is recorded", || {
             assert_eq!(site.retake(&["exec", "-q", "--on", "slurm", "true"]).code, 0);
             away() == 0
@@ -277,7 +277,7 @@ fn a_controller_that_restarts_is_waited_for_and_two_submitters_do_not_mix() {
     eventually("both are submitted", || {
         site.slurm.ask("squeue", &["-h", "--me", "-t", "RUNNING"]).lines().count() == 2
     });
-    // A controller saves its jobs a moment later; one that is killed before forgets and cancels them.
+    // A controller saves its jobs a moment later; if it is killed before, it forgets and cancels them.
     for job in site.slurm.ask("squeue", &["-h", "--me", "-o", "%A"]).lines() {
         let update = ["update", &format!("JobId={job}"), &format!("Comment=saved-{job}")];
         site.slurm.ask("scontrol", &update);

@@ -28,7 +28,7 @@ impl Site {
 
     pub(crate) const RUN: [&'static str; 4] = ["matrix", "run", "--on", "slurm"];
 
-    /// Every cell has exactly one successful result, and nothing else is recorded of it.
+    /// Every cell has exactly one successful result, and nothing else is recorded for it.
     pub(crate) fn complete(&self, cells: usize) {
         let runs = self.runs();
         let ok: Vec<&serde_json::Value> =
@@ -58,7 +58,7 @@ fn two_hundred_cells() {
     let nodes: HashSet<&str> =
         listed.split_whitespace().filter(|word| ["n1", "n2", "n3"].contains(word)).collect();
     assert!(listed.contains("NODE") && nodes.len() > 1, "{listed}");
-    // There is nothing to be done a second time.
+    // Nothing is run a second time.
     let again = site.retake(&Site::RUN);
     assert_eq!(again.code, 0, "{}", again.snapshot());
     site.complete(200);
@@ -111,13 +111,13 @@ fn a_machine_that_others_use_is_named_with_its_cells() {
     assert!(report.stdout.contains("in 2 of 2 runs: other programs used"), "{}", report.stdout);
 }
 
-/// How often each cell has begun.
+/// How often each cell has started.
 pub(crate) fn attempts(project: &Path, cells: usize) -> Vec<usize> {
     let lines = |n: usize| std::fs::read_to_string(project.join(format!("ran.{n}")));
     (0..cells).map(|n| lines(n).map_or(0, |text| text.lines().count())).collect()
 }
 
-/// Like `eventually`, for what a scheduler takes its time for.
+/// Like `eventually`, for the slower actions of a scheduler.
 pub(crate) fn in_the_end(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(120);
     while !condition() {
@@ -143,7 +143,7 @@ fn a_cell_that_is_requeued_and_one_whose_node_is_lost_run_twice_and_count_once()
         let found = jobs.lines().find_map(|line| line.strip_suffix(node));
         found.expect("a job on each node").trim().to_owned()
     };
-    // One is put back into the queue. One outlives the daemon that started it, and is started again.
+    // One is requeued. One outlives its daemon, and is started again.
     site.slurm.ask("scontrol", &["requeue", &on("n1")]);
     on("n2");
     site.slurm.kill_node(1);
@@ -159,7 +159,7 @@ fn a_cell_that_is_requeued_and_one_whose_node_is_lost_run_twice_and_count_once()
     for cell in (0..3).filter(|cell| begun[*cell] == 2) {
         std::fs::write(project.join(format!("go.{cell}")), "").unwrap();
     }
-    // Both attempts of the one whose node was lost come to their end: one result, one too late.
+    // Both attempts of the run on the lost node end: one result, one too late.
     let recorded = || {
         let done = std::fs::read(batch.join("done")).unwrap_or_default();
         done.iter().filter(|byte| **byte == 1).count()
@@ -173,7 +173,7 @@ fn a_cell_that_is_requeued_and_one_whose_node_is_lost_run_twice_and_count_once()
     site.slurm.start_node(1).unwrap();
     site.complete(3);
     assert_eq!(site.runs().len(), 3);
-    // What came too late is kept.
+    // The late result is kept.
     assert_eq!((site.batches(), count("late")), (vec![batch.clone()], 1));
     let pids = (0..3).flat_map(|n| std::fs::read_to_string(project.join(format!("ran.{n}"))));
     let pids: Vec<i32> = pids
@@ -192,7 +192,7 @@ fn a_controller_that_forgets_what_it_acknowledged_costs_no_cell_its_result() {
     eventually("all run", || attempts(&project, 3) == [1, 1, 1]);
     site.slurm.forget().unwrap();
     assert_eq!(site.slurm.ask("squeue", &["-h", "--me"]), "", "it still knows something");
-    // It gives the same numbers out again; names tell them apart.
+    // It reuses numbers; names distinguish them.
     in_the_end("all are submitted again", || {
         let jobs = site.slurm.ask("squeue", &["-h", "-r", "--me", "-t", "PENDING,RUNNING"]);
         jobs.lines().count() == 3
@@ -224,7 +224,7 @@ fn sampling_goes_on_there_until_it_is_sure() {
     assert_eq!(comparison["verdict"], "slower", "{}", ran.snapshot());
     let runs = site.runs();
     assert!(runs.len() >= 10 && runs.iter().all(|run| run["ranOn"]["executor"] == "slurm"));
-    // It is decided: nothing is left to run.
+    // It is decided: no run is left.
     let again = site.retake(&[&Site::RUN[..], &sure].concat());
     assert_eq!((again.code, site.runs().len()), (0, runs.len()), "{}", again.snapshot());
     site.settled();
@@ -251,7 +251,7 @@ fn a_submitter_that_was_killed_is_followed_by_the_next_run() {
     }
 }
 
-/// All runs are recorded as cancelled, and say by whom.
+/// All runs are recorded as cancelled, with the canceller.
 fn cancelled(site: &Site, count: usize, by: &str) -> Vec<serde_json::Value> {
     let runs = site.runs();
     assert_eq!(runs.len(), count);
@@ -329,7 +329,7 @@ fn an_interrupted_matrix_leaves_nothing_running() {
     assert_eq!(output.status.signal(), Some(libc::SIGTERM));
     assert!(running().into_iter().all(|pid| !alive(pid)));
     let runs = cancelled(&site, 20, "cancelled by its submitter (SIGTERM)");
-    // Time in the queue is not time that they took.
+    // Time in the queue does not count as theirs.
     assert_eq!(runs.iter().filter(|run| run["durationMs"] == 0).count(), 4);
     let status = site.retake(&["matrix", "status", "--json"]).json();
     for cell in status["cells"].as_array().unwrap() {

@@ -1,4 +1,4 @@
-//! What several submitters have in common: worktrees and browsers in the shared directory.
+//! What several submitters share: worktrees and browsers in the shared directory.
 
 use std::collections::HashMap;
 use std::io::{Cursor, Write};
@@ -15,7 +15,7 @@ use zip::write::SimpleFileOptions;
 const VERSION: &str = "120.0.6099.109";
 const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux64" };
 
-/// A mirror with one browser, whose archive is held back until it is let go.
+/// A mirror with one browser, whose archive is held back until it is released.
 struct Mirror {
     url: String,
     downloads: Arc<AtomicUsize>,
@@ -65,7 +65,7 @@ fn files(url: &str) -> HashMap<String, Vec<u8>> {
     ])
 }
 
-/// A client that goes away is no concern of a server.
+/// A server ignores a client that goes away.
 fn answer(
     stream: TcpStream,
     files: &HashMap<String, Vec<u8>>,
@@ -124,7 +124,7 @@ fn two_submitters_at_once_make_what_they_share_once() {
     let first = start(&projects[0]);
     eventually("one is at it", || mirror.downloads() == 1);
     let second = start(&projects[1]);
-    // The second cannot be seen waiting, but its record is there before it does.
+    // The second one's wait is not visible, but its record exists before it.
     eventually("the other is there", || projects[1].join(".agent/data/retake.db").exists());
     mirror.go();
     for child in [first, second] {
@@ -147,7 +147,7 @@ fn two_submitters_at_once_make_what_they_share_once() {
             command.current_dir(project);
             let id = run["id"].as_str().unwrap();
             let said = called(command.args(["runs", "logs", id])).stdout;
-            // Set up once, by either of them, and all of it where every machine sees it.
+            // Set up once, by either of them, and visible to every machine.
             let value = run["labels"]["matrix.axis.code"].as_str().unwrap();
             let shown = shared.display();
             let expected = format!("{value}set up\nbrowser {VERSION} at {shown}/browsers/");

@@ -1,4 +1,4 @@
-//! A submitter on a Slurm that is simulated, which sees what a real one does not show.
+//! A submitter on a simulated Slurm, which observes what a real one does not show.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn the_limits_of_a_site_are_kept_and_a_straggler_delays_nobody() {
         max_array_size: 40,
         max_job_count: 200,
         task_time: Duration::from_millis(20),
-        // A submitter that waited for all of what is under way would wait for ever.
+        // A submitter that waited for all active runs would wait forever.
         first_ends_after: CELLS - 1,
     };
     let slurm = SimulatedSlurm::start(&sandbox.dir.path().join("slurm"), site).unwrap();
@@ -34,7 +34,7 @@ fn the_limits_of_a_site_are_kept_and_a_straggler_delays_nobody() {
     let seen = slurm.finish().unwrap();
     assert_eq!(seen.tasks, CELLS);
     assert!(seen.largest_array <= 40, "{seen:?}");
-    // Half of what the controller keeps: others use it, too.
+    // Half of the controller's limit: others use it, too.
     assert!(seen.most_tasks <= 100, "{seen:?}");
     let runs = sandbox.retake(&["runs", "list", "--json", "-n", "1000"]).json();
     let ok = runs.as_array().unwrap().iter().filter(|run| run["exitCode"] == 0).count();

@@ -1,4 +1,4 @@
-//! Ctrl-C and TERM whatever Slurm's tools do, and what is said while they wait.
+//! SIGINT and SIGTERM whatever Slurm's tools do, and the messages while they wait.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -12,7 +12,7 @@ fn signal(child: &Child, signal: i32) {
     unsafe { libc::kill(child.id() as i32, signal) };
 }
 
-/// Reads stderr until a line has this text; gives what was read.
+/// Reads stderr until a line contains this text; returns what was read.
 fn read_until(stderr: &mut impl BufRead, text: &str) -> String {
     let mut all = String::new();
     while !all.contains(text) {
@@ -41,14 +41,14 @@ fn a_stopped_controller_keeps_nobody_from_leaving() {
         in_the_end("all run", || attempts(&project, 3) == [1; 3]);
         site.slurm.signal_controller("STOP");
         signal(&child, kind);
-        // The controller answers nobody until the program is gone.
+        // The controller does not answer until the program is gone.
         let status = end_of(&mut child);
         assert_eq!(status.signal(), Some(kind));
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(said.contains("Slurm does not answer, so 3 runs are cancelled"), "{said}");
         site.slurm.signal_controller("CONT");
-        // What ran has ended by itself, and the next command records how.
+        // The commands have ended by themselves, and the next command records how.
         let ran = site.retake(&["matrix", "status", "--json"]);
         assert_eq!(ran.code, 0, "{}", ran.snapshot());
         std::fs::write(project.join("go"), "").unwrap();
@@ -61,7 +61,7 @@ fn a_stopped_controller_keeps_nobody_from_leaving() {
     }
 }
 
-/// What `sbatch` does while the queue is full: it says so, and waits for minutes.
+/// `sbatch` with a full queue: it prints that, and waits for minutes.
 const FULL: &str = "if [ -e \"$0.full\" ]; then \
                     echo 'sbatch: error: Slurm temporarily unable to accept job, sleeping and \
                     retrying' >&2; sleep 600; exit 1; fi; exec $REAL \"$@\"";
@@ -110,10 +110,10 @@ fn a_controller_that_is_down_between_batches_is_waited_for() {
     command.env("RETAKE_SLURM__MAX_IN_FLIGHT", "4").args(Site::RUN);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     in_the_end("four run", || attempts(&project, 10).iter().sum::<usize>() == 4);
-    // No more than that at once, over all submissions.
+    // At most that many at once, over all submissions.
     let jobs = site.slurm.ask("squeue", &["-h", "-r", "--me"]);
     assert_eq!(jobs.lines().count(), 4, "{jobs}");
-    // One that is killed forgets jobs, and Slurm then drains nodes by itself.
+    // A killed controller forgets jobs, and Slurm then drains nodes by itself.
     site.slurm.signal_controller("STOP");
     std::fs::write(project.join("go"), "").unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());

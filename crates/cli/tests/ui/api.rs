@@ -1,4 +1,4 @@
-//! The API is what its page says.
+//! The API matches its documentation.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::common::Sandbox;
 use crate::pages::recorded;
 
-/// What `docs/api.md` says: the path of each request, and the keys of its answer.
+/// From `docs/api.md`: the path of each request, and the keys of its response.
 fn described() -> Vec<(String, String, BTreeSet<String>)> {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md"));
     let text = text.unwrap();
@@ -57,10 +57,10 @@ fn the_api_is_what_its_description_says() {
             _ => ui.post(&address, &json!({"action": "stop"})),
         };
         if path.ends_with("/actions") {
-            // This loop has ended; a running one is steered in the tests of the browser.
+            // This loop has ended; the browser tests control a running one.
             assert_eq!(answer.status, 409, "{}", answer.text());
         } else if path.ends_with("/again") || path.ends_with("/apply") {
-            // This server may run nothing; one that may is asked elsewhere.
+            // This server may not run commands; one that may is tested elsewhere.
             assert_eq!(answer.status, 403, "{}", answer.text());
         } else {
             assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
@@ -70,7 +70,7 @@ fn the_api_is_what_its_description_says() {
         }
         seen += 1;
     }
-    // Every route of the server is described.
+    // Every route of the server is documented.
     let routes = include_str!("../../../web/src/server.rs");
     let described: BTreeSet<String> = described()
         .into_iter()

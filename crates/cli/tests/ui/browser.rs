@@ -1,5 +1,5 @@
-//! The page in a real browser: what a person sees and does. Pictures are kept in
-//! `target/ui-screenshots`, to be looked at.
+//! The page in a real browser: what a person sees and does. Screenshots are kept in
+//! `target/ui-screenshots`, for people.
 use std::process::Stdio;
 
 use crate::common::gallery_env as gallery;
@@ -25,7 +25,7 @@ fn in_background(sandbox: &Sandbox, script: &str) -> std::process::Child {
     command.spawn().unwrap()
 }
 
-/// No text overlaps the edge: a page never scrolls sideways.
+/// No content overflows: a page never scrolls sideways.
 fn fits(browser: &Browser) {
     assert_eq!(
         browser.eval("document.documentElement.scrollWidth <= innerWidth"),
@@ -53,7 +53,7 @@ fn list_search_open_and_back() {
     browser.until(
         "location.pathname === '/runs' && document.querySelectorAll('#rows tr').length >= 50",
     );
-    // Older ones come when one scrolls.
+    // Older ones load on scrolling.
     browser.eval("scrollTo(0, document.body.scrollHeight)");
     browser.until("document.querySelectorAll('#rows tr').length === 61");
     browser.eval("scrollTo(0, 0)");
@@ -109,14 +109,14 @@ fn back_leads_to_the_same_row_and_new_runs_are_offered() {
     let top = browser.eval(&format!("{row}.getBoundingClientRect().top"));
     browser.click(&format!("#rows [data-id=\"{}\"] a", id.as_str().unwrap()));
     browser.until(&format!("location.pathname === '/runs/{}'", id.as_str().unwrap()));
-    // Meanwhile the list grows above.
+    // In the meantime the list grows above.
     exec(&sandbox, &["--", "true"]);
     browser.back();
     browser.until(&format!("location.pathname === '/runs' && !!{row}"));
     // Pages scroll by whole pixels, and rows are not whole pixels high.
     browser.until(&format!("Math.abs({row}.getBoundingClientRect().top - {top}) <= 1"));
     browser.until(&format!("{row}.classList.contains('chosen')"));
-    // The way to the list itself leads to its beginning.
+    // The link to the list itself leads to its beginning.
     browser.click("nav a[href='/runs']");
     browser.until(&format!("scrollY === 0 && {rows}.length >= 50 && !{row}"));
     let first = "document.querySelector('#rows a').textContent";
@@ -129,7 +129,7 @@ fn back_leads_to_the_same_row_and_new_runs_are_offered() {
     browser.until(&format!("{first}.includes('brand new')"));
     // A displayed time is updated.
     browser.until("/^[3-9]s ago$/.test(document.querySelector('#rows time').textContent)");
-    // One that runs is shown as over once it is.
+    // A running one is shown as ended once it is.
     let mut child = in_background(&sandbox, "while [ ! -e go ]; do sleep 0.02; done");
     ui.running();
     browser.go(&address(&ui, "/runs?kind=exec"));
@@ -190,7 +190,7 @@ fn a_flood_is_followed_at_its_end_and_whoever_reads_further_up_stays_there() {
     browser.until(&format!("{log}.textContent.includes('first')"));
     sandbox.file("go1", "");
     browser.until(&format!("{log}.textContent.endsWith('\\n4000000\\n')"));
-    // Four windows, each with the message that filled it; not the 30 MB that were written.
+    // Four windows, each with the event that filled it; not the 30 MB that were written.
     let length = browser.eval(&format!("{log}.textContent.length"));
     assert!(length.as_u64().unwrap() < 1_000_000, "{length}");
     let extent = "document.querySelector('[data-stream=stdout] .extent').textContent";
@@ -206,7 +206,7 @@ fn a_flood_is_followed_at_its_end_and_whoever_reads_further_up_stays_there() {
     browser.until("document.querySelector('.badge').textContent.includes('ok')");
     browser.keys("G");
     browser.until(&format!("{log}.textContent.endsWith('\\nthe very end\\n')"));
-    // A place in the output has an address.
+    // A position in the output has an address.
     browser.eval("(() => { const slider = document.querySelector('.moves input'); slider.value = 500; slider.dispatchEvent(new Event('change')); })()");
     browser.until("new URLSearchParams(location.search).has('out')");
     let place = browser.eval("new URLSearchParams(location.search).get('out')");
@@ -215,7 +215,7 @@ fn a_flood_is_followed_at_its_end_and_whoever_reads_further_up_stays_there() {
     let line = window["pieces"][0]["text"].as_str().unwrap().lines().next().unwrap().to_owned();
     let here = browser.eval("location.href");
     browser.go(here.as_str().unwrap());
-    // Not at the end, as without a place: this line is seen first.
+    // Not at the end, as without a position: this line is visible first.
     browser.until(&format!(
         "(() => {{ const box = {log}.getBoundingClientRect(); return document.caretRangeFromPoint(box.left + 20, box.top + 14).startContainer.data.includes('{line}\\n'); }})()"
     ));
@@ -312,7 +312,7 @@ fn hostile_output_is_harmless() {
     browser.write("#inside input", "the END\u{e007}");
     browser.until("document.querySelector('#found').textContent === '1 of 1 in merged'");
     browser.until("document.querySelector('mark.here').textContent === 'the end'");
-    // It is brought into view.
+    // It is scrolled into view.
     browser.until(
         "(() => { const log = document.querySelector('.log').getBoundingClientRect(), mark = document.querySelector('mark.here').getBoundingClientRect(); return mark.top >= log.top && mark.bottom <= log.bottom; })()",
     );
@@ -343,7 +343,7 @@ fn runs_and_logs_are_readable_without_script() {
     assert_eq!(browser.eval("document.querySelectorAll('.actions:not([hidden])').length"), 0);
 }
 
-/// Steps of an agent that gets somewhere: tests, files, cost. They take a moment, so that the timeline is one.
+/// Steps of an agent that makes progress: tests, files, cost. They take a moment, so that the timeline has a width.
 const GOOD_STEPS: [&str; 5] = [
     "start; say 'I will read the failing test first, then the header of the parser.'; \
      tool Read '{\"file_path\":\"src/parser.rs\"}'; returned 'fn parse() {}' false; sleep 0.3; \
@@ -446,7 +446,7 @@ fn every_page_fits_both_widths_and_both_themes() {
             browser.go(&address(&ui, path));
             browser.until("document.readyState === 'complete'");
             if *name == "transcript" {
-                // What it changed, from the checkpoints around it.
+                // Its changes, from the checkpoints around it.
                 browser.until("document.querySelector('.changed-files .ins').textContent.includes('input: &str')");
             }
             if *name == "long" {
@@ -456,7 +456,7 @@ fn every_page_fits_both_widths_and_both_themes() {
             }
             fits(&browser);
             readable(&browser, name);
-            // It looks at what is there, which is the same in both widths.
+            // It tests the content, which is the same in both widths.
             if width == 1280 {
                 assert_eq!(browser.violations(), [""; 0], "{name}, {theme}");
             }
@@ -467,7 +467,7 @@ fn every_page_fits_both_widths_and_both_themes() {
     assert!(live.wait().unwrap().success());
 }
 
-/// Everything that can be used has a name, and every text stands out from its ground.
+/// Every control has a name, and every text has enough contrast.
 fn readable(browser: &Browser, page: &str) {
     let wrong = browser.eval(
         r#"(() => {
@@ -575,7 +575,7 @@ fn keys_move_the_focus_through_every_list() {
             browser.until(&format!("{focused} && {place} === 1"));
         }
         if path == "/" {
-            // What is new takes the focus from nobody.
+            // New entries do not take the focus.
             let runs = "document.querySelectorAll('.tile .big')[1].textContent";
             let before = browser.eval(runs);
             exec(&sandbox, &["--", "true"]);
@@ -585,7 +585,7 @@ fn keys_move_the_focus_through_every_list() {
         browser.keys("\u{e007}");
         browser.until(&format!("location.pathname + location.search === {target}"));
     }
-    // Motion that was asked not to be there is not there.
+    // No animation if the user asked for none.
     browser.devtools(
         "Emulation.setEmulatedMedia",
         &serde_json::json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]}),
@@ -629,7 +629,7 @@ fn the_report_of_a_matrix_fits_both_widths_and_both_themes() {
         browser.go(&address);
         browser.eval("document.querySelectorAll('details').forEach(one => one.open = true)");
         fits(&browser);
-        // No card or drawing is wider than the screen, also inside of what scrolls.
+        // No card or drawing is wider than the screen, not even inside of scrolling areas.
         let wide = "[...document.querySelectorAll('table.cards, svg')]\
                     .filter(one => one.getBoundingClientRect().right > innerWidth).length";
         if width < 640 {

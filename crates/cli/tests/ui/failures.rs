@@ -1,4 +1,4 @@
-//! A failed run says why first, and the page that compares runs.
+//! A failed run first says why, and the page that compares runs.
 
 use serde_json::json;
 
@@ -35,7 +35,7 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 END
 "#;
 
-/// Runs the suite as it is now.
+/// Runs the current suite.
 fn suite(sandbox: &Sandbox, script: &str, more: &[&str]) -> String {
     sandbox.file("suite.sh", script);
     let called = sandbox.retake(
@@ -61,7 +61,7 @@ fn a_failed_run_says_why_before_anything_else() {
     let (why, rest) = page.split_once("id=\"output\"").unwrap();
     let (_, why) = why.split_once("Why it failed").expect("it says why");
     assert!(!rest.contains("Why it failed"));
-    // The test, with the line that says most; escaped, and linked to its page and into the log.
+    // The test, with its most relevant line; escaped, and linked to its page and into the log.
     assert!(why.contains("1 of 2 tests failed"), "{why}");
     assert!(why.contains("refund of 3 is 2"), "{why}");
     assert!(why.contains("cart::&lt;b&gt;refunds") && !page.contains("<b>"), "{why}");
@@ -70,18 +70,18 @@ fn a_failed_run_says_why_before_anything_else() {
     let found = links.iter().find(|link| link.contains("find=cart")).unwrap();
     let shown = ui.get(found.split('#').next().unwrap()).text();
     assert!(shown.contains("<mark id=\"match\">cart::&lt;b&gt;refunds</mark>"), "{shown}");
-    // The first errors, each with its place.
+    // The first errors, each with its position.
     assert!(why.contains("error: test failed, to rerun pass `--lib` &lt;script&gt;"), "{why}");
     let place = links.iter().find(|link| link.contains("stderr=2#line")).unwrap();
     let shown = ui.get(place.split('#').next().unwrap()).text();
     let line = "<li class=\"sel\" id=\"line\">error: test failed, to rerun pass";
     assert!(shown.contains(line), "{shown}");
-    // When it passed, and what changed since.
+    // The last success, and the changes since.
     assert!(why.contains("Last passed") && links.contains(&format!("/runs/{passed}")), "{why}");
     for changed in ["environment LEVEL", "<del>1</del> → <ins>2</ins>", "part.txt"] {
         assert!(why.contains(changed), "{changed}: {why}");
     }
-    // The runs beside it, and the command line that repeats it.
+    // The neighbouring runs, and the command that repeats it.
     let earlier = format!("<a rel=\"prev\" href=\"/runs/{passed}\"");
     assert!(page.contains(&earlier), "{page}");
     assert!(page.contains(&format!("retake again {}", &failed[failed.len() - 8..])), "{page}");
@@ -94,7 +94,7 @@ fn a_failed_run_says_why_before_anything_else() {
 #[test]
 fn what_never_passed_and_what_reports_nothing_is_said_so() {
     let sandbox = Sandbox::new();
-    // Another command, and the same one elsewhere, say nothing about this one.
+    // Another command, and the same one in another directory, do not matter here.
     sandbox.retake(&["exec", "--", "true"]);
     std::fs::create_dir(sandbox.project().join("below")).unwrap();
     sandbox.file("below/suite.sh", "exit 0");
@@ -105,7 +105,7 @@ fn what_never_passed_and_what_reports_nothing_is_said_so() {
     assert!(page.contains("No earlier run of this command in this directory passed"), "{page}");
     assert!(page.contains("The output ends with"), "{page}");
     assert!(!page.contains("rel=\"prev\"") && !page.contains("rel=\"next\""), "{page}");
-    // Of a large output only its ends are looked at, and that is said.
+    // Of a large output only the ends are searched, and the page says so.
     let large =
         "seq 1 300000; echo 'error: in the middle'; seq 1 300000; echo 'fatal: at the end'; exit 1";
     let run = suite(&sandbox, large, &[]);
@@ -144,7 +144,7 @@ fn two_runs_are_compared_with_their_output_and_several_in_a_table() {
     assert!(several.contains("3 runs compared"), "{several}");
     assert_eq!(several.matches("exit 101").count(), 2, "{several}");
     assert!(several.contains(&format!("/compare?run={passed}&amp;run={third}")), "{several}");
-    // What cannot be compared is said.
+    // A message says what cannot be compared.
     assert!(ui.get("/compare").text().contains("Compare runs"));
     assert_eq!(ui.get("/compare?run=last&run=00000000").status, 404);
     let many = format!("/compare?{}", vec![format!("run={passed}"); 13].join("&"));

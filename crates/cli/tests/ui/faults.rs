@@ -1,4 +1,4 @@
-//! The page while things go wrong underneath: words instead of silence, and nobody else notices.
+//! The page with problems underneath: messages instead of silence, and other requests are not affected.
 
 use std::net::TcpStream;
 
@@ -11,7 +11,7 @@ fn a_run_that_is_pruned_while_it_is_followed_is_told_of_in_words() {
         let sandbox = Sandbox::new();
         sandbox.recorded("true");
         let ui = sandbox.ui();
-        // More than the connection holds, so that the listener is not at its end yet.
+        // More than the connection buffers, so that the listener is not at its end yet.
         let mut child = sandbox.start("while [ ! -e go ]; do sleep 0.01; done; seq 1 4000000");
         let id = ui.running();
         let mut events = ui.listen(&format!("/api/v1/runs/{id}/events"), None);
@@ -84,7 +84,7 @@ fn a_loop_whose_runs_are_pruned_is_still_shown() {
 #[test]
 fn a_page_that_finds_nothing_in_the_first_part_says_that_there_is_more() {
     let sandbox = Sandbox::new();
-    // Without a script one request looks through 64 MiB.
+    // Without the script one request searches 64 MiB.
     let run = sandbox.recorded("head -c 70000000 /dev/zero | tr '\\0' x; echo; echo NEEDLE");
     let ui = sandbox.ui();
     let page = ui.get(&format!("/runs/{run}?find=needle")).text();
@@ -108,7 +108,7 @@ fn connections_on_which_nothing_is_asked_keep_nobody_out() {
     for _ in 0..3 {
         assert_eq!(ui.get("/api/v1/runs").status, 200);
     }
-    // Who listens is not sent away for them.
+    // A listener is not disconnected for them.
     sandbox.file("go", "");
     assert_eq!(events.until("output").data["pieces"][0]["text"], "heard\n");
     events.until("end");
@@ -123,7 +123,7 @@ fn figures_are_fresh_for_who_comes_back() {
     let ui = sandbox.ui();
     assert_eq!(ui.get("/api/v1/overview").json()["runs"], 1);
     sandbox.recorded("true");
-    // Longer than figures of so few runs are shown again.
+    // Longer than figures of so few runs are cached.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     assert_eq!(ui.get("/api/v1/overview").json()["runs"], 2);
 }

@@ -1,9 +1,9 @@
-//! Several agents at once, on their page.
+//! The page of several agents at once.
 use crate::common::{RETAKE, Running, Sandbox, Ui, eventually};
 use serde_json::{Value, json};
 use std::process::Stdio;
 
-/// Changes a file of its own and one that the others change, too, and waits in its second iteration.
+/// Changes its own file and one that the others change, too, and waits in its second iteration.
 const WORK: &str = r#"start
 if [ $RETAKE_ITERATION = 1 ]; then
   echo $RETAKE_AGENT > own-$RETAKE_AGENT; echo $RETAKE_AGENT >> shared; progress 1 2; result; exit
@@ -57,7 +57,7 @@ fn several_agents_are_shown_told_stopped_compared_and_applied() {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(!page.contains("/apply"), "{page}");
-    // Also of one that is at work, in a tree that this server cannot see.
+    // Also of a running one, in a clone that this server cannot see.
     let diff = ui.get(&format!("/loops/{id}/agents/one"));
     assert!(diff.status == 200 && diff.text().contains("own-one"), "{}", diff.text());
     assert_eq!(ui.get(&format!("/loops/{id}/agents/none")).status, 404);

@@ -1,4 +1,4 @@
-//! Addresses that nobody types: without end, or out of the record.
+//! Addresses that no person types: extremely long, or derived from the record.
 
 use std::io::Write as _;
 
@@ -18,13 +18,13 @@ fn an_address_without_end_is_refused_before_anything_is_made_of_it() {
     }
     let long = format!("/runs/{run}?find={}", "x".repeat(20_000));
     assert_eq!(ui.get(&long).status, 413);
-    // What is longer than any server takes is not read to its end.
+    // A request longer than any server accepts is not read to its end.
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", ui.port)).unwrap();
     let endless = format!("GET /runs?q={} HTTP/1.1\r\n", "x".repeat(8 << 20));
-    // It may be closed before all of it was sent.
+    // It may be closed before all of it is sent.
     _ = stream.write_all(endless.as_bytes());
     assert!(ui.memory_kb() < 64 << 10, "{} KiB", ui.memory_kb());
-    // As many filters as somebody may really choose.
+    // As many filters as a person may really choose.
     let chosen = "label=a%3Db&".repeat(60);
     assert_eq!(ui.get(&format!("/runs?{chosen}")).status, 200);
 }

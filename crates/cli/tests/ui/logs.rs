@@ -1,4 +1,4 @@
-//! The output of a run as a log viewer: numbered lines with addresses, downloads, times, finding.
+//! The output of a run as a log viewer: numbered lines with addresses, downloads, times, search.
 
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use crate::pages::recorded;
 fn lines(page: &str) -> (u64, Vec<String>) {
     let list = page.split("<ol class=\"lines\" start=\"").nth(1).expect(page);
     let (start, items) = list.split_once("\">").unwrap();
-    // What began before has no number.
+    // A continued line has no number.
     let items = items.split("</ol>").next().unwrap().split("<li").skip(1);
     let items = items.filter(|item| !item.starts_with(" class=\"cont\""));
     let text = |item: &str| item.split_once('>').unwrap().1.to_owned();
@@ -27,7 +27,7 @@ fn lines_have_numbers_and_addresses() {
     let page = ui.get(&format!("/runs/{run}?stdout=12500-12502")).text();
     assert!(page.contains("<li class=\"sel\" id=\"line\">12500\n<li class=\"sel\">12501\n<li class=\"sel\">12502\n<li>12503\n"), "{page}");
     assert_eq!(page.matches("class=\"sel\"").count(), 3);
-    // Every line is what it is numbered, wherever a window begins.
+    // Every line has its own number, wherever a window begins.
     for place in ["", "?out=0", "?out=50000", "?stdout=1", "?find=15000", "?stdout=20000"] {
         let (first, lines) = lines(&ui.get(&format!("/runs/{run}{place}")).text());
         for (number, line) in (first..).zip(&lines).filter(|(number, _)| *number <= 20_000) {
@@ -87,7 +87,7 @@ fn output_is_found_counted_and_found_backwards() {
     let window = ui.get(&format!("/api/v1/runs/{run}/logs?offset={place}")).json();
     assert!(window["pieces"][0]["text"].as_str().unwrap().starts_with("error: lost\n"), "{window}");
     assert_eq!(ui.get(&format!("/api/v1/runs/{run}/count?errors=1")).json()["matches"], 1);
-    // Without script the number of matches and the way to the next are on the page.
+    // Without the script the number of matches and the link to the next are on the page.
     let page = ui.get(&format!("/runs/{run}?find=needle")).text();
     assert!(page.contains("3 matches <a href="), "{page}");
     let next = page.split("3 matches <a href=\"").nth(1).unwrap().split('#').next().unwrap();
@@ -133,7 +133,7 @@ fn the_middle_of_a_large_output_is_searched_when_the_index_has_nothing() {
     let page = ui.get(&deeper.replace("&amp;", "&")).text();
     assert!(page.contains(&run) && !page.contains("No match"), "{page}");
     assert!(!page.contains("Remove the filter deep"), "{page}");
-    // With script nobody has to ask.
+    // With the script this happens automatically.
     let Some(browser) = Browser::open() else { return };
     browser.go(&format!("http://127.0.0.1:{}/?token={}", ui.port, ui.token));
     browser.go(&format!("http://127.0.0.1:{}/runs", ui.port));
@@ -164,9 +164,9 @@ fn output_can_be_downloaded_and_altered_bytes_are_not_sent() {
     let spool = sandbox.project().join(format!(".agent/data/spool/{run}.stdout"));
     let file = std::fs::OpenOptions::new().write(true).open(spool).unwrap();
     file.write_all_at(b"FORGED", 1_500_000).unwrap();
-    // The transfer breaks off before the bytes that were altered.
+    // The transfer stops before the altered bytes.
     let mut all = Vec::new();
-    // A connection that is cut is an error here, and what was read before it counts.
+    // A closed connection is an error here, and the bytes read before it count.
     _ = ui.stall(&format!("/runs/{run}/raw?stream=stdout")).read_to_end(&mut all);
     let text = String::from_utf8_lossy(&all);
     assert!(
@@ -219,7 +219,7 @@ fn a_person_chooses_lines_and_walks_through_matches() {
     enter(&browser, &ui, &format!("/runs/{run}?stdout=4005"));
     let chosen = "[...document.querySelectorAll('.sel')].map((item) => item.textContent).join('')";
     browser.until(&format!("{chosen} === '4005\\n'"));
-    // It is in view, and the number beside it is its own.
+    // It is in view, with its own number beside it.
     browser.until("(() => { const log = document.querySelector('.log').getBoundingClientRect(), line = document.querySelector('.sel').getBoundingClientRect(); return line.top >= log.top && line.bottom <= log.bottom; })()");
     // A click on a number, and one with Shift further down.
     let press = |text: &str, shift: bool| {
@@ -263,7 +263,7 @@ fn a_person_chooses_lines_and_walks_through_matches() {
         "{found} === '2 of 2 in stderr' && {line}?.textContent === 'error: two\\n'"
     ));
     browser.picture("log-errors-1280-light");
-    // Long lines are not broken, and the page is as wide as before.
+    // Long lines are not wrapped, and the page is as wide as before.
     browser.click("#wrap");
     browser.until("location.search.includes('wrap=0') && !!document.querySelector('.nowrap')");
     assert_eq!(browser.eval("document.documentElement.scrollWidth <= innerWidth"), true);
@@ -274,7 +274,7 @@ fn a_person_chooses_lines_and_walks_through_matches() {
 fn a_word_is_found_far_into_a_large_output() {
     let Some(browser) = Browser::open() else { return };
     let sandbox = Sandbox::new();
-    // More than one search looks through.
+    // More than one search reads.
     let script = "yes 'a line of output, as long as lines usually are, or a little longer' | head -c 70000000; echo; echo the needle; seq 1 99";
     let run = recorded(&sandbox, script);
     let ui = sandbox.ui();

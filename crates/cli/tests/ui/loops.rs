@@ -1,4 +1,4 @@
-//! Loops on the page as real loops leave them in the record.
+//! Loops on the page, recorded by real loops.
 use crate::common::{Sandbox, Ui, eventually};
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ fn a_crash_test_shows_what_is_lost_and_when() {
     ] {
         assert!(page.contains(&part), "{part}: {page}");
     }
-    // The same, repaired.
+    // The same program, repaired.
     let program = "printf 0000 > root/map.tmp; sync root/map.tmp; mv root/map.tmp root/map; \
                    sync root; echo saved";
     let options = ["crash", "--root", "root", "--verify", check, "--", "sh", "-c", program];
@@ -130,7 +130,7 @@ fn a_matrix_is_a_heat_map_with_comparisons_and_a_bisection_has_its_answer() {
     assert!(page.contains(&sentence), "{sentence}: {page}");
     assert!(page.contains("<span class=\"ref\">first bad</span>"), "{page}");
     assert!(page.contains("class=\"failed\"") && page.contains("Bisection of code"), "{page}");
-    // Once more everything is known.
+    // A second time everything is known.
     assert_eq!(sandbox.retake(&[&search[..], &metric].concat()).code, 0);
     let (_, _, page) = newest(&ui, "matrix");
     assert!(page.contains("nothing was run") && page.contains(&sentence), "{page}");

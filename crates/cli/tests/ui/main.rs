@@ -1,4 +1,4 @@
-//! `retake ui` as its users meet it, over HTTP and in a real browser.
+//! `retake ui` as users see it, over HTTP and in a real browser.
 
 #![cfg(feature = "web")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]

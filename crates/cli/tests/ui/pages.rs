@@ -1,4 +1,4 @@
-//! The page and its API, asked by requests that say anything.
+//! The page and its API, with arbitrary requests.
 
 use crate::common::{Sandbox, eventually, request};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ pub(crate) fn recorded(sandbox: &Sandbox, script: &str) -> String {
     called.json()["id"].as_str().unwrap().to_owned()
 }
 
-/// Pages and the API, one of each kind, for things that hold everywhere.
+/// Pages and the API, one of each kind, for properties that all of them share.
 fn everywhere(run: &str) -> Vec<String> {
     let mut paths: Vec<String> = [
         "/",
@@ -55,7 +55,7 @@ fn a_token_is_exchanged_for_a_cookie_and_leaves_the_address() {
     assert_eq!(get("/runs", &[("Cookie", &format!("a=b; {cookie}; c=d"))]).status, 200);
     assert_eq!(get("/runs", &[("Cookie", &format!("{cookie}0"))]).status, 401);
     assert_eq!(get("/?token=wrong", &[("Cookie", &cookie)]).status, 401);
-    // A token is good for one thing only.
+    // A token is valid for one purpose only.
     assert_eq!(get(&format!("/runs?token={}", ui.token), &[]).status, 401);
     let refused = get("/runs", &[]);
     assert_eq!(refused.status, 401);
@@ -63,7 +63,7 @@ fn a_token_is_exchanged_for_a_cookie_and_leaves_the_address() {
     assert!(!refused.text().contains("retake-page-token"));
 }
 
-/// What it is, the headers, and the status it is answered with.
+/// Its description, the headers, and the expected status.
 type Try<'a> = (&'a str, Vec<(&'a str, &'a str)>, u16);
 
 #[test]
@@ -92,7 +92,7 @@ fn without_token_or_with_a_foreign_name_nothing_is_shown() {
     for path in everywhere(&run) {
         for (what, headers, status) in &tries {
             let answer = request(ui.port, "GET", &path, headers, b"");
-            // A request without a host is turned away even before us.
+            // A request without a host is refused even earlier.
             let turned = if *what == "no host" || *what == "two hosts" {
                 matches!(answer.status, 400 | 403)
             } else {
@@ -168,7 +168,7 @@ fn every_answer_tells_the_browser_what_it_must_not_do() {
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{path}");
         assert_eq!(answer.header("referrer-policy"), Some("no-referrer"), "{path}");
         let text = answer.text();
-        // Nothing inline, nothing from elsewhere.
+        // Nothing inline, nothing from other origins.
         for wrong in ["<style", " style=\"", " onclick=", "javascript:", "https://", "src=\"http"] {
             assert!(!text.contains(wrong) || path.ends_with(".js"), "{wrong} in {path}");
         }
@@ -417,7 +417,7 @@ fn a_listener_that_comes_back_misses_nothing_and_hears_nothing_twice() {
     sandbox.file("go1", "");
     let mut second = ui.listen(&path, told.id.as_deref());
     let told = second.until("output");
-    // Half a character waits for its other half.
+    // An incomplete character waits for its rest.
     assert_eq!(told.data["pieces"][0]["text"], "tw");
     drop(second);
     sandbox.file("go2", "");
@@ -452,7 +452,7 @@ fn twenty_listeners_and_a_stalled_one_hear_a_run_that_does_not_notice() {
     let listeners: Vec<_> = (0..20).map(|_| ui.listen(&path, None)).collect();
     sandbox.file("go", "");
     assert!(child.wait().unwrap().success());
-    // Nobody who reads slowly keeps a snapshot of the database.
+    // A slow reader holds no snapshot of the database.
     let database = sandbox.project().join(".agent/data/retake.db");
     let connection = rusqlite::Connection::open(database).unwrap();
     eventually("a checkpoint", || {
@@ -514,7 +514,7 @@ fn a_record_that_is_locked_or_gone_is_told_of_and_found_again() {
     eventually("the exclusive lock", || {
         let taken = lock.execute_batch(exclusive).is_ok();
         if !taken {
-            // What was begun before the page came in between; fails where nothing was.
+            // Ends a transaction in case the page came in between; fails without one.
             _ = lock.execute_batch("ROLLBACK");
         }
         taken
@@ -531,7 +531,7 @@ fn a_record_that_is_locked_or_gone_is_told_of_and_found_again() {
     let answer = ui.get("/runs");
     assert_eq!(answer.status, 404);
     assert!(answer.text().contains("there is no record"), "{}", answer.text());
-    // Another one in its place is another one.
+    // A new database in its place is detected.
     let run = recorded(&sandbox, "echo new");
     let runs = ui.get("/api/v1/runs").json();
     assert_eq!((&runs["runs"][0]["id"], &runs["runs"][1]), (&json!(run), &Value::Null));

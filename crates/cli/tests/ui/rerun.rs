@@ -35,7 +35,7 @@ fn a_page_repeats_a_recorded_run_and_the_new_one_says_so() {
     let ui = sandbox.ui_with(0, &["--allow-run"]);
     let page = ui.get(&format!("/runs/{old}")).text();
     assert!(page.contains(&format!("data-again=\"/api/v1/runs/{old}/again\"")), "{page}");
-    // What a page sends besides does not matter: it cannot say what is run.
+    // Other content of the request does not matter: a page cannot choose the command.
     let body = json!({"command": "touch forged", "arguments": ["touch", "forged"]});
     let answer = ui.post(&format!("/api/v1/runs/{old}/again"), &body);
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -49,7 +49,7 @@ fn a_page_repeats_a_recorded_run_and_the_new_one_says_so() {
     let made = std::fs::read_to_string(sandbox.project().join("made")).unwrap();
     assert_eq!(made, "line\nline\n", "once each");
     assert!(!sandbox.project().join("forged").exists());
-    // The record is what it should be.
+    // The record is intact.
     assert_eq!(sandbox.retake(&["audit", "verify"]).code, 0);
 }
 
@@ -103,12 +103,12 @@ fn what_somebody_else_recorded_is_not_run() {
     assert!(answer.text().contains("imported from another record"), "{}", answer.text());
     let before = ui.get("/api/v1/runs").json()["runs"].as_array().unwrap().len();
     assert_eq!(before, 2, "nothing was started");
-    // A record that was named, and is not that of the directory, is not run from at all.
+    // A given record that does not belong to the directory is not run from at all.
     let foreign = theirs.project().join(".agent/data").display().to_string();
     let called = sandbox.retake(&["--store", &foreign, "ui", "--allow-run", "--port", "0"]);
     assert_eq!(called.code, 1, "{}", called.snapshot());
     assert!(called.stderr.contains("is not the record of this directory"), "{}", called.snapshot());
-    // Nor one that others can write.
+    // Nor is one that others can write.
     drop(ui);
     let database = sandbox.project().join(".agent/data/retake.db");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
@@ -133,7 +133,7 @@ fn the_sandbox_of_the_project_holds_for_what_a_page_runs() {
     let new = answer.json()["id"].as_str().unwrap().to_owned();
     let run = finished(&ui, &new);
     assert_eq!(run["sandbox"]["level"], "full", "{run}");
-    // It has a /tmp of its own.
+    // It has a private /tmp.
     assert_eq!(std::fs::read_to_string(outside).unwrap(), "x\n");
 }
 

@@ -90,7 +90,7 @@ fn the_runs_of_a_loop_are_one_row_wherever_pages_end() {
         "{page}"
     );
     assert_eq!(all_rows(&ui, &format!("/runs?loop={matrix}")).len(), 96);
-    // A filter may choose some runs of a loop, so it shows runs.
+    // A filter may select some runs of a loop, so it shows runs.
     let failed = ui.get("/runs?status=failed").text();
     assert!(!failed.contains("class=\"group\""), "{failed}");
 }
@@ -114,10 +114,10 @@ fn filters_are_chips_that_can_be_taken_away_one_by_one() {
     }
     assert!(!page.contains("<b>"), "{page}");
     assert_eq!(rows(&page).0, std::slice::from_ref(&slow));
-    // Filters that are used are in sight, and stay in the form.
+    // Active filters are visible, and stay in the form.
     assert!(page.contains("id=\"further\" open>") && page.contains("value=\"c=d\""), "{page}");
     assert!(!ui.get("/runs").text().contains("class=\"chips\""));
-    // A day is enough to ask for.
+    // A date without a time is accepted.
     assert_eq!(rows(&ui.get("/runs?since=2020-01-31").text()).0.len(), 2);
     assert_eq!(rows(&ui.get("/runs?until=2020-01-31").text()).0.len(), 0);
     assert_eq!(ui.get("/runs?since=2020-13-31").status, 400);
@@ -202,7 +202,7 @@ fn the_list_is_sorted_over_all_runs_and_has_the_columns_that_were_chosen() {
     assert!(!head.contains("Started") && !head.contains(">Id<"), "{head}");
     let (_, next) = rows(&page);
     assert!(next.unwrap().starts_with("/runs?col=host&col=memory&col=took&kind=exec&cursor="));
-    // A choice is no filter.
+    // A choice of columns is not a filter.
     assert!(
         page.contains("<span>kind</span> exec") && !page.contains("<span>col</span>"),
         "{page}"
@@ -245,7 +245,7 @@ fn somebody_without_a_script_chooses_columns_and_sorts() {
             true,
             "{width}"
         );
-        // However many there are, the command stays in sight.
+        // However many there are, the command stays visible.
         assert_eq!(
             browser.eval("document.querySelector('#rows .what a').getBoundingClientRect().width > 50 && document.querySelector('#rows .what').clientWidth > 200"),
             true,
@@ -271,7 +271,7 @@ fn the_values_of_a_cell_and_the_counts_of_a_loop_are_seen_beside_any_command() {
     let ui = sandbox.ui();
     browser.go(&format!("http://127.0.0.1:{}/?token={}", ui.port, ui.token));
     let id = ui.get("/api/v1/loops").json()["loops"][0]["id"].as_str().unwrap().to_owned();
-    // Nothing of them is hidden: neither by an edge nor by an ellipsis.
+    // No part of them is hidden, neither by an edge nor by an ellipsis.
     let shown = "[...document.querySelectorAll('#rows tr .beside')].map((one) => {\
                      const box = one.getBoundingClientRect(), cell = one.closest('td').getBoundingClientRect();\
                      return box.left >= cell.left && box.right <= cell.right + 1 && box.right <= innerWidth\

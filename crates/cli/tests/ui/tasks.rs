@@ -1,4 +1,4 @@
-//! What a person comes to the page for, from the first click to the answer.
+//! What people use the page for, from the first click to the answer.
 
 use crate::common::gallery_env as gallery;
 use crate::common::{Browser, Sandbox, Ui};
@@ -46,7 +46,7 @@ fn somebody_finds_why_the_run_of_last_night_failed() {
     browser.until(&format!(
         "{why}.includes('cart::refunds') && {why}.includes('error: refund of 3 is 2')"
     ));
-    // It is what is seen first.
+    // It is visible first.
     assert_eq!(
         browser.eval("document.querySelector('.why').getBoundingClientRect().top < 500"),
         true
@@ -67,7 +67,7 @@ fn somebody_finds_which_run_broke_a_test() {
     browser.until(
         "location.pathname === '/tests' && document.querySelectorAll('[data-rows] tr').length === 2",
     );
-    // What fails comes first; j and Enter open it.
+    // Failing tests come first; j and Enter open the first one.
     browser.keys("j\u{e007}");
     browser.until("location.pathname === '/test' && document.querySelector('h1').textContent === 'cart::refunds'");
     browser
@@ -94,10 +94,10 @@ fn somebody_compares_two_refs_of_a_matrix() {
     browser.until("document.querySelector('#rows').textContent.includes('96 runs')");
     browser.click("#rows .what a");
     browser.until(&format!("location.pathname === '/loops/{matrix}'"));
-    // What is sure is said first, in words.
+    // Conclusive differences come first, in words.
     let said = "[...document.querySelectorAll('.differences li')].map((one) => one.textContent)";
     browser.until(&format!("{said}.some((line) => /code=main is slower than code=v1\\.0 in \\w+, in all 2 combinations with size: \\+3/.test(line))"));
-    // A ref against the first one, with its interval; what is sure comes before what is not.
+    // A ref against the first one, with its interval; conclusive comparisons come before others.
     let verdicts =
         "[...document.querySelectorAll('td[data-name=verdict]')].map((one) => one.textContent)";
     browser.until(&format!("{verdicts}.length > 4 && {verdicts}[0] === 'slower'"));
@@ -115,7 +115,7 @@ fn somebody_compares_two_refs_of_a_matrix() {
         browser.eval(&format!("{heads}.map((one) => one.textContent).join(' | ')")),
         "Of | Against | Verdict | Difference | Interval | Less or more | Samples"
     );
-    // On a telephone nothing of it is cut off.
+    // On a phone nothing of it is cut off.
     browser.look(390, "light");
     let cut = "[...document.querySelectorAll('main td, main th')].filter((one) => {\
                    const box = one.getBoundingClientRect(); return box.width && (box.right > innerWidth || box.left < 0); }).length";
@@ -145,7 +145,7 @@ fn somebody_follows_a_running_agent_and_stops_it() {
         return;
     };
     browser.until("document.querySelector('.loops .badge').textContent.includes('running')");
-    // It runs, and the time that it runs moves.
+    // It is running, and its elapsed time is updated.
     let moving = "document.querySelector('[data-since]').textContent";
     let before = browser.eval(moving);
     browser.until(&format!("{moving} !== {before}"));
@@ -154,7 +154,7 @@ fn somebody_follows_a_running_agent_and_stops_it() {
     let feed = "document.querySelector('#feed').textContent";
     browser.until(&format!("{feed}.includes('step 1 has begun') && !{feed}.includes('is done')"));
     sandbox.file("go1", "");
-    // Without a reload: the next iteration, and what it says.
+    // Without a reload: the next iteration, and its output.
     browser.until(&format!("{feed}.includes('step 2 has begun')"));
     browser.until("document.querySelectorAll('.steps tbody tr').length === 2");
     browser.click("button[data-action=stop]");
@@ -194,12 +194,12 @@ fn somebody_finds_a_word_in_a_large_log() {
     browser.until("document.querySelector('#inside').textContent.includes('1 of 1')");
     let line = "document.querySelector('mark.here').closest('li').textContent";
     assert_eq!(browser.eval(line), "the needle is here\n");
-    // It is in sight.
+    // It is visible.
     assert_eq!(
         browser.eval("(() => { const box = document.querySelector('mark.here').getBoundingClientRect(); return box.top > 0 && box.bottom < innerHeight; })()"),
         true
     );
-    // What the page holds is a part of it.
+    // The page contains only a part of it.
     assert_eq!(browser.eval("document.querySelector('main').textContent.length < 2000000"), true);
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }

@@ -56,7 +56,7 @@ fn tests_are_listed_with_their_history_and_lead_to_what_changed() {
         .into();
     let ui = sandbox.ui();
     let list = ui.get("/api/v1/tests").json();
-    // What fails now comes first, then what is flaky.
+    // Failing tests come first, then flaky ones.
     assert_eq!(names(&list), ["cart::<i>refunds", "net::retries", "cart::adds", "z::steady"]);
     let (refunds, retries) = (&list["tests"][0], &list["tests"][1]);
     assert_eq!(refunds["failingSince"]["runId"], json!(runs[4]), "{refunds}");

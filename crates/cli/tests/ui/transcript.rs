@@ -43,7 +43,7 @@ fn an_iteration_reads_as_a_conversation() {
         "<td class=\"del\"><code><span class=\"sign\">−</span>two</code>",
         "<td class=\"ins\"><code><span class=\"sign\">+</span>&lt;i&gt;2</code>",
         "<b>Bash</b> <code>cargo test --quiet</code>",
-        // What went wrong is unfolded.
+        // Errors are unfolded.
         " open><summary>Failed, 8 lines</summary>",
         "<dt>cost</dt><dd>$0.42</dd>",
         "<dt>tokens</dt><dd>12000</dd>",
@@ -66,13 +66,13 @@ fn an_iteration_reads_as_a_conversation() {
         second.contains(&format!("<a rel=\"prev\" href=\"/runs/{}\">← iteration 1</a>", runs[0])),
         "{second}"
     );
-    // A long result that is fine is folded.
+    // A long successful result is folded.
     assert!(second.contains("<details id=\"r1\"><summary>Result, 9 lines</summary>"), "{second}");
-    // As it is, it can still be read.
+    // The raw output can still be read.
     let raw = ui.get(&format!("/runs/{}?view=beside", runs[0])).text();
     assert!(raw.contains("tool_use") && raw.contains("id=\"output\""), "{raw}");
     assert!(!raw.contains("<h2>Transcript</h2>"), "{raw}");
-    // A part begins with a whole event, wherever it is asked to begin.
+    // A part begins with a complete event, wherever it is requested to begin.
     let part = ui.get(&format!("/runs/{}?from=10", runs[0])).text();
     assert!(part.contains("I will &lt;b&gt;fix") && !part.contains("subtype"), "{part}");
     assert_eq!(ui.get(&format!("/runs/{}?from=x", runs[0])).status, 400);
@@ -151,7 +151,7 @@ fn what_an_iteration_changed_comes_from_its_checkpoints() {
         "{second}"
     );
     assert!(page(2).contains("No file differs between its checkpoints."));
-    // Checkpoints that are gone are no error of the page.
+    // Missing checkpoints are not an error of the page.
     sandbox.git(&["reflog", "expire", "--expire=now", "--all"]);
     let refs = sandbox.git(&["for-each-ref", "--format=%(refname)", "refs/retake"]);
     for name in refs.lines() {

@@ -1,7 +1,7 @@
-//! A file system of its own on a loop device, and a crash of it: the kernel shuts the file system
-//! down at once, without writing its journal, and it is mounted again.
+//! A file system on a loop device, and a crash of it: the kernel shuts the file system
+//! down immediately, without writing its journal, and it is mounted again.
 //!
-//! For a thread that has a mount namespace of its own: a copy of the mount in another one would keep
+//! For a thread with its own mount namespace: a copy of the mount in another one would keep
 //! the dead file system alive.
 
 use std::ffi::CString;
@@ -23,7 +23,7 @@ const WITHOUT_THE_JOURNAL: u32 = 2;
 struct LoopConfig {
     fd: u32,
     block_size: u32,
-    /// The first numbers of `struct loop_info64`.
+    /// The first fields of `struct loop_info64`.
     info: [u64; 5],
     number: u32,
     encrypt_type: u32,
@@ -34,7 +34,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// What a loop device cannot be used for here.
+/// Why a loop device cannot be used here.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
 pub struct DiskError {
@@ -49,7 +49,7 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> DiskError {
 
 /// A mounted image.
 pub(crate) struct LoopDisk {
-    /// Held, so that the device stays while nothing is mounted. It is free again when this is closed.
+    /// Kept open, so that the device stays while nothing is mounted. It is free again when this is closed.
     _device: File,
     device_path: PathBuf,
     mount_point: PathBuf,
@@ -59,7 +59,7 @@ pub(crate) struct LoopDisk {
 }
 
 impl LoopDisk {
-    /// Attaches an image with a file system on it, and mounts it at a directory.
+    /// Attaches an image with a file system, and mounts it at a directory.
     pub(crate) fn mount(
         image: &Path,
         mount_point: &Path,
@@ -111,7 +111,7 @@ impl LoopDisk {
         unmount().map_err(failed("umount"))
     }
 
-    /// The power goes, and comes back. No file of it may be open.
+    /// Simulates a power failure and a restart. No file on it may be open.
     pub(crate) fn crash(&mut self) -> Result<(), DiskError> {
         let shut_down = || -> io::Result<()> {
             let directory = File::open(&self.mount_point)?;
@@ -130,7 +130,7 @@ impl LoopDisk {
 impl Drop for LoopDisk {
     fn drop(&mut self) {
         if self.mounted {
-            // The namespace ends with the thread and takes what is left along.
+            // The namespace ends with the thread and removes the rest.
             drop(self.unmount(libc::MNT_DETACH));
         }
     }
@@ -171,14 +171,14 @@ fn attach(image: &Path) -> Result<(File, PathBuf), DiskError> {
         });
         match configured {
             Ok(()) => return Ok((device, path)),
-            // Somebody else was faster.
+            // Another process took the device.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             Err(error) => return Err(failed("a loop device")(error)),
         }
     }
 }
 
-/// An empty image of this size, sparse.
+/// An empty, sparse image of this size.
 pub(crate) fn create_image(path: &Path, size: u64) -> Result<(), DiskError> {
     let create = || File::create(path)?.set_len(size);
     create().map_err(failed(path.display().to_string()))

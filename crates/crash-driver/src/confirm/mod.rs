@@ -1,7 +1,7 @@
-//! A finding tried for real: what the program did is done again on a file system of its own, which
-//! crashes at the moment that the finding names, and the check is asked about what is left.
+//! Tries a finding on a real file system: the program's operations are repeated there, the file system
+//! crashes at the moment that the finding names, and the remaining state is checked.
 //!
-//! The model says what a crash may leave; this says what one did leave. That nothing was seen proves
+//! The model says what a crash may leave; this shows what one did leave. Not reproducing a finding proves
 //! nothing: which pages are written before a crash is a matter of luck.
 
 pub mod loop_disk;
@@ -27,22 +27,22 @@ use crate::scratch::StateScratch;
 use loop_disk::{DiskError, LoopDisk};
 use real_replay::{Pushes, Random, RealReplay};
 
-/// How large an image is besides what is written to it: the journal, and room.
+/// The size of an image besides the written data: the journal, and spare space.
 const ROOM: u64 = 96 << 20;
-/// `mkfs.xfs` takes nothing smaller.
+/// The minimum that `mkfs.xfs` accepts.
 const XFS_LEAST: u64 = 384 << 20;
-/// The time to make a file system.
+/// Time limit of mkfs.
 const MKFS: Duration = Duration::from_secs(60);
 
-/// What is tried.
+/// What to try.
 pub struct Confirmation<'a> {
     pub recording: &'a Recording,
     pub finding: &'a CrashFinding,
     pub model: Model,
     pub check: &'a Check,
-    /// The most crashes that are tried.
+    /// Maximum number of crashes.
     pub tries: u64,
-    /// Told before each crash, with the number of those before it.
+    /// Called before each crash with the number of previous ones.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -53,7 +53,7 @@ pub enum Confirmed {
     Seen { tries: u64, failed: FailedCheck },
     NotSeen {
         tries: u64,
-        /// How often the check failed in another way.
+        /// How often the check failed in a different way.
         otherwise: u64,
     },
 }
@@ -181,7 +181,7 @@ impl Confirmation<'_> {
     }
 }
 
-/// How many bytes a recording puts onto a disk, at most.
+/// How many bytes a recording writes to a disk, at most.
 fn written(recording: &Recording) -> u64 {
     let before = recording.initial.iter().map(|one| match &one.content {
         Content::File { extents, .. } => extents.iter().map(|(_, data)| data.len() as u64).sum(),

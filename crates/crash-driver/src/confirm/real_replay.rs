@@ -1,4 +1,4 @@
-//! The operations of a recording made again on a real directory, with pushes in between: what the
+//! Repeats the operations of a recording in a real directory, and triggers what the
 //! kernel may do by itself at any moment, such as writing pages back or committing its journal.
 
 use std::collections::HashMap;
@@ -13,20 +13,20 @@ use std::path::{Path, PathBuf};
 use retake_crash::model::Tree;
 use retake_crash::operation::{Action, DirEntry, Entry, Kind, Node, Recording, WriteSync};
 
-/// What the kernel is pushed to do in one try.
+/// What the kernel is made to do in one try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushes {
-    /// Nothing: all that was not synced is lost.
+    /// Nothing: everything unsynced is lost.
     None,
     /// A commit of the journal right before the crash, without the bytes.
     CommitAtEnd,
-    /// Bytes begin to be written, and the journal is committed before they are.
+    /// Writing bytes starts, and the journal is committed before they are written.
     WriteAndCommitAtEnd,
     /// Any of these at any moment.
     Random,
 }
 
-/// A small generator: the same seed, the same pushes.
+/// A small generator: the same seed gives the same sequence.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// A directory on which a recording is made again.
+/// A directory in which a recording is repeated.
 pub(crate) struct RealReplay {
     root: PathBuf,
     /// Beside the root, on the same file system.
@@ -50,7 +50,7 @@ pub(crate) struct RealReplay {
 }
 
 impl RealReplay {
-    /// Puts what was there before the recording into a new directory, and syncs it.
+    /// Creates the initial content of the recording in a new directory, and syncs it.
     pub(crate) fn new(mount_point: &Path, recording: &Recording) -> io::Result<Self> {
         let (root, noise) = (mount_point.join("root"), mount_point.join("noise"));
         for old in [&root, &noise] {
@@ -66,7 +66,7 @@ impl RealReplay {
         Ok(Self { root, noise, tree, open: HashMap::new(), commits: 0 })
     }
 
-    /// Makes the operations up to this one, pushes the kernel, and lets go of every file.
+    /// Repeats the operations up to this one, triggers the kernel, and closes every file.
     pub(crate) fn run(
         mut self,
         recording: &Recording,
@@ -108,7 +108,7 @@ impl RealReplay {
         Ok(())
     }
 
-    /// Begins to write the bytes of all open files; at times waits for them.
+    /// Starts to write the bytes of all open files; sometimes waits for them.
     fn write_back(&self, wait: bool) {
         let flags = match wait {
             true => libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER,
@@ -121,13 +121,13 @@ impl RealReplay {
         });
         let closed: Vec<File> = closed.collect();
         for file in self.open.values().chain(&closed) {
-            // A push that the kernel does not take is none.
+            // Only an attempt: the kernel may refuse.
             // SAFETY: the descriptor is open.
             unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
         }
     }
 
-    /// A new file has to be committed, and takes everything in the journal along.
+    /// Committing a new file also commits everything in the journal.
     fn commit(&mut self) -> io::Result<()> {
         self.commits += 1;
         File::create(self.noise.join(self.commits.to_string()))?.sync_all()
@@ -143,7 +143,7 @@ impl RealReplay {
         Ok(self.root.join(path))
     }
 
-    /// A file, opened for writing unless it is; none if it has no name any more.
+    /// A file, opened for writing if necessary; `None` if it has no name any more.
     fn file(&mut self, node: Node) -> io::Result<Option<&File>> {
         if !self.open.contains_key(&node) {
             let Ok(path) = self.path_of(node) else { return Ok(None) };
@@ -242,7 +242,7 @@ impl RealReplay {
                 done(unsafe { libc::syncfs(directory.as_raw_fd()) })
             }
             Action::Close { node } => {
-                // One without a name would be gone.
+                // An unnamed file would be deleted by closing it.
                 if self.tree.path(*node).is_some() {
                     self.open.remove(node);
                 }
@@ -286,7 +286,7 @@ impl RealReplay {
                 self.open.insert(node, file);
                 Ok(())
             }
-            // What comes in from outside gets its name later.
+            // Nodes from outside get their name later.
             (Kind::Directory | Kind::Symlink { .. }, None) => {
                 Err(io::Error::other("a directory that was moved in cannot be made again"))
             }
@@ -326,7 +326,7 @@ impl RealReplay {
     }
 }
 
-/// All of it in as few calls as the kernel takes, at once durable if so asked.
+/// All of it in as few calls as possible, durable on return if requested.
 fn write(file: &File, offset: u64, data: &[u8], flags: i32) -> io::Result<()> {
     let (mut at, mut rest) = (offset, data);
     while !rest.is_empty() {
@@ -343,12 +343,12 @@ fn write(file: &File, offset: u64, data: &[u8], flags: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// `msync` of a range, through a mapping of its own.
+/// `msync` of a range, through a separate mapping.
 fn sync_part(file: &File, offset: u64, length: u64) -> io::Result<()> {
     const PAGE: u64 = 4096;
     let start = offset / PAGE * PAGE;
     let length = (offset + length).div_ceil(PAGE) * PAGE - start;
-    // SAFETY: a new mapping of an open file, removed before it is forgotten; nothing reads it.
+    // SAFETY: a new mapping of an open file, removed again here; nothing reads it.
     unsafe {
         let fd = file.as_raw_fd();
         let (length, start) = (length as usize, start as i64);
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    /// One of each, on files that are open, closed and without a name.
+    /// One of each, on open, closed and unnamed files.
     fn actions() -> Vec<Action> {
         let (one, two, three) = (Node(1), Node(2), Node(3));
         let symlink = Kind::Symlink { target: "a".into() };

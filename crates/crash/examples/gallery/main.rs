@@ -1,7 +1,7 @@
 //! A gallery of key-value stores with one sync missing, to try crash testing on.
 //!
-//! `gallery put STORE MISSING COUNT` puts pairs into the current directory and says one line for
-//! each; `gallery check` reads `FIRST_ACKS` and fails if an acknowledged pair is not there.
+//! `gallery put STORE MISSING COUNT` stores pairs in the current directory and prints one line for
+//! each; `gallery check` reads `FIRST_ACKS` and fails if an acknowledged pair is missing.
 
 mod store;
 

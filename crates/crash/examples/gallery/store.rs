@@ -1,7 +1,7 @@
-//! Small key-value stores, each correct but for one sync that can be left out.
+//! Small key-value stores, each correct except for one sync that can be omitted.
 //!
-//! The keys are numbers counted from 1 and the value of each is its square, so that a check knows
-//! what has to be there from the number of acknowledgements alone.
+//! The keys are numbers from 1 and the value of each is its square, so a check knows
+//! what must be there from the number of acknowledgements alone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ pub(crate) enum Store {
     Compacting,
 }
 
-/// The one sync that is left out.
+/// The omitted sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Missing {
     Nothing,
@@ -61,7 +61,7 @@ impl<'a> Pairs<'a> {
         Ok(pairs)
     }
 
-    /// When it returns, the pair is there for good.
+    /// When it returns, the pair is stored durably.
     pub(crate) fn put(&mut self, key: u32, value: u32) -> io::Result<()> {
         self.pairs.push((key, value));
         match &mut self.log {
@@ -106,13 +106,13 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// A pair with a sum, so that half a line and a line of zeros are noticed.
+/// A pair with a checksum, so that half a line and a line of zeros are detected.
 fn line(key: u32, value: u32) -> String {
     format!("{key} {value} {}\n", key ^ value.rotate_left(7) ^ 0x5a5a)
 }
 
-/// The pairs that a crash left, or what is wrong with them. A log may end in half a line; a
-/// snapshot is whole or not there.
+/// The pairs after a crash, or what is wrong with them. A log may end in half a line; a
+/// snapshot is either complete or missing.
 pub(crate) fn recover(read: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Vec<(u32, u32)>, String> {
     let mut pairs = Vec::new();
     if let Some(map) = read("map") {
@@ -127,7 +127,7 @@ pub(crate) fn recover(read: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Vec<(u32
     }
     let (found, _) = lines(&read("log").unwrap_or_default());
     for (key, value) in found {
-        // A log that was not emptied yet repeats what the snapshot has.
+        // A log that was not emptied yet repeats the snapshot's pairs.
         if !pairs.contains(&(key, value)) {
             pairs.push((key, value));
         }
@@ -135,7 +135,7 @@ pub(crate) fn recover(read: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Vec<(u32
     Ok(pairs)
 }
 
-/// The good lines at the start, and whether something else follows.
+/// The valid lines at the start, and whether something else follows.
 fn lines(bytes: &[u8]) -> (Vec<(u32, u32)>, bool) {
     let mut pairs = Vec::new();
     let mut rest = bytes;
@@ -152,7 +152,7 @@ fn lines(bytes: &[u8]) -> (Vec<(u32, u32)>, bool) {
     (pairs, !rest.is_empty())
 }
 
-/// Whether everything acknowledged is there, and nothing that was never put.
+/// Whether all acknowledged pairs are there, and no pair that was never stored.
 pub(crate) fn check(pairs: &[(u32, u32)], acks: usize) -> Result<(), String> {
     for (at, pair) in pairs.iter().enumerate() {
         let key = at as u32 + 1;

@@ -1,5 +1,5 @@
 //! A small SQLite database through `rusqlite`: rows that are promised one by one, and a check that
-//! tells a damaged database from one that only lost what was promised.
+//! distinguishes a damaged database from one that only lost promised rows.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,8 @@ fn path(directory: &Path) -> PathBuf {
     directory.join("db")
 }
 
-/// The tables, before anything is recorded. A write-ahead log is a property of the database, and
-/// turning it on is a transaction with a journal that is deleted.
+/// Creates the tables, before anything is recorded. A write-ahead log is a property of the database, and
+/// enabling it is a transaction with a journal that is deleted.
 pub(crate) fn create(directory: &Path, journal: &str) -> Result<()> {
     let base = Connection::open(path(directory))?;
     base.execute_batch(
@@ -34,7 +34,7 @@ pub(crate) fn put(
     mut promise: impl FnMut(u32),
 ) -> Result<()> {
     let mut base = Connection::open(path(directory))?;
-    // So that pages are written before the commit, too.
+    // Small, so that pages are written before the commit, too.
     base.pragma_update(None, "cache_size", 5)?;
     base.pragma_update(None, "synchronous", synchronous)?;
     base.pragma_update_and_check(None, "journal_mode", journal, |_| Ok(()))?;
@@ -51,7 +51,7 @@ pub(crate) fn put(
 /// What is wrong with a database.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum CheckError {
-    /// What was promised is not there; what is there is whole.
+    /// Promised rows are missing; the rest is intact.
     Lost(String),
     Damaged(String),
 }

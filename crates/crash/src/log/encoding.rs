@@ -1,4 +1,4 @@
-//! The shapes of the shared words in a log. A tag is never given a second meaning.
+//! The encoding of the shared types in a log. A tag is never reused for another meaning.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -267,7 +267,7 @@ impl Encoder<'_> {
     }
 }
 
-/// Reads, and keeps what was read for the checksum.
+/// Reads, and adds what was read to the checksum.
 pub(super) struct Decoder<'a, R> {
     from: &'a mut R,
     raw: &'a mut Vec<u8>,
@@ -281,7 +281,7 @@ impl<'a, R: Read> Decoder<'a, R> {
         Self { from, raw, bytes }
     }
 
-    /// A damaged length must not be believed before the bytes are there.
+    /// Reads in steps: a damaged length must not allocate memory for bytes that do not exist.
     fn take(&mut self, length: u64) -> Decoded<&[u8]> {
         let start = self.raw.len();
         let read = self.from.by_ref().take(length).read_to_end(self.raw)?;

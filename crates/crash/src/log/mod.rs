@@ -11,8 +11,8 @@
 //! end                   the tag 'E', the number of frames, the checksum of everything before it
 //! ```
 //!
-//! `bytes` is a length (u64) and as many bytes. Reading and writing are streams: neither holds more
-//! than one frame, and what is read goes into a [`ByteStore`]. A file that was cut short has no end, and is no recording.
+//! `bytes` is a length (u64) followed by that many bytes. Reading and writing are streaming: neither holds more
+//! than one frame, and bytes that are read go into a [`ByteStore`]. A truncated file has no end mark.
 
 use std::fmt;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -30,8 +30,8 @@ use encoding::{Decoder, Encoder};
 
 const MAGIC: &[u8; 16] = b"first crash log\n";
 
-/// Raised whenever a log means something else than before. The first had no call stacks,
-/// the second no processes that were left running.
+/// Increased whenever the meaning of a log changes. Version 1 had no call stacks,
+/// version 2 no processes that were left running.
 pub const VERSION: u32 = 3;
 const OLDEST: u32 = 1;
 
@@ -49,19 +49,19 @@ pub enum LogError {
     Foreign,
     /// A later version of this program wrote it.
     Newer {
-        /// The version it names.
+        /// The version in the log.
         version: u32,
     },
     /// It ends before its end mark.
     CutShort,
-    /// Its contents are not what was written.
+    /// Its contents differ from what was written.
     Damaged {
         /// What is wrong with them.
         why: String,
     },
-    /// It cannot be read from where it is.
+    /// The file cannot be read.
     Io {
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -102,7 +102,7 @@ impl From<io::Error> for LogError {
     }
 }
 
-/// FNV-1a over eight bytes at a time: enough to notice damage, and nothing else.
+/// FNV-1a over eight bytes at a time: enough to detect accidental damage, but not tampering.
 #[derive(Clone, Copy, Debug)]
 struct Sum(u64);
 
@@ -126,7 +126,7 @@ impl Sum {
     }
 }
 
-/// Writes a log. Without [`Writer::finish`] the file stays one that was cut short.
+/// Writes a log. Without [`Writer::finish`] the file counts as truncated.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     to: BufWriter<W>,
@@ -136,7 +136,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a log of what happens below this directory.
+    /// Begins the log of a watched directory.
     pub fn new(to: W, root: &Path) -> io::Result<Self> {
         let mut writer =
             Self { to: BufWriter::new(to), sum: Sum::new(), frames: 0, frame: Vec::new() };
@@ -147,7 +147,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// All of them come before the first entry.
+    /// All initial nodes come before the first entry.
     pub fn initial(&mut self, initial: &Initial) -> io::Result<()> {
         self.frame.push(INITIAL);
         Encoder(&mut self.frame).initial(initial);
@@ -166,7 +166,7 @@ impl<W: Write> Writer<W> {
         self.flush_frame()
     }
 
-    /// After the last entry.
+    /// Call after the last entry.
     pub fn stacks(&mut self, stacks: &CallStacks) -> io::Result<()> {
         self.frame.push(STACKS);
         Encoder(&mut self.frame).stacks(stacks);
@@ -174,7 +174,7 @@ impl<W: Write> Writer<W> {
         self.flush_frame()
     }
 
-    /// After the last entry.
+    /// Call after the last entry.
     pub fn left_running(&mut self, left: &LeftRunning) -> io::Result<()> {
         self.frame.push(LEFT_RUNNING);
         Encoder(&mut self.frame).left_running(left);
@@ -182,7 +182,7 @@ impl<W: Write> Writer<W> {
         self.flush_frame()
     }
 
-    /// Writes the end mark and gives back what was written to.
+    /// Writes the end mark and returns the underlying writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.frame.push(END);
         self.frame.extend_from_slice(&self.frames.to_le_bytes());
@@ -203,7 +203,7 @@ impl<W: Write> Writer<W> {
 /// One frame of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Frame {
-    /// A node that was there before the workload.
+    /// A node that existed before the workload.
     Initial(Initial),
     /// Something the workload did.
     Entry(Entry),
@@ -226,7 +226,7 @@ pub struct Reader<R: Read> {
 }
 
 impl<R: Read> Reader<R> {
-    /// `bytes` keeps what was written.
+    /// `bytes` keeps the bytes that are read.
     pub fn new(from: R, mut bytes: ByteStore) -> Result<Self, LogError> {
         let mut from = BufReader::new(from);
         let mut head = Vec::new();
@@ -256,12 +256,12 @@ impl<R: Read> Reader<R> {
         Ok(Self { from, bytes, root, sum, frames: 0, entries: false, over: false })
     }
 
-    /// The absolute path the workload saw.
+    /// The absolute path that the workload saw.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The next frame; none after the end mark, once that is found to be right.
+    /// The next frame; `None` after the end mark, once the checksum was verified.
     pub fn frame(&mut self) -> Result<Option<Frame>, LogError> {
         if self.over {
             return Ok(None);
@@ -328,7 +328,7 @@ pub fn read<R: Read>(from: R) -> Result<Recording, LogError> {
     read_into(from, ByteStore::default())
 }
 
-/// The same with another bound for what is kept in memory.
+/// The same with another limit for what is kept in memory.
 pub fn read_into<R: Read>(from: R, bytes: ByteStore) -> Result<Recording, LogError> {
     let mut reader = Reader::new(from, bytes)?;
     let root = reader.root().to_owned();

@@ -1,4 +1,4 @@
-//! Whether a profile allows what was found on a disk. Slow and thorough: for proofs, not for
+//! Whether a profile allows a state found on a disk. Slow and thorough: for proofs, not for
 //! exploration.
 
 use std::collections::{BTreeMap, HashSet};
@@ -12,8 +12,8 @@ use crate::model::replay::Point;
 use crate::model::tree::{Tree, TreeEntryKind};
 use crate::operation::{Node, Recording};
 
-/// Whether a crash at `point` may leave `found`. Looks at every subset of the parts that are not
-/// durable, so the recording should leave few of them, and at whole parts only: a write that a
+/// Whether a crash at `point` may leave `found`. Tries every subset of the parts that are not
+/// durable, so the recording should leave only a few; a write that a
 /// crash tore at a page or sector bound is not recognised.
 pub fn allows(recording: &Recording, model: Model, point: Point, found: &Tree) -> bool {
     let Some(replay) = replay_until(recording, model, &HashSet::new(), point) else { return false };
@@ -29,7 +29,7 @@ pub fn allows(recording: &Recording, model: Model, point: Point, found: &Tree) -
 struct Search<'a> {
     pending: &'a PendingOps,
     found: Listing,
-    /// For the first parts, whether they survive.
+    /// For each of the first parts, whether it survives.
     kept: Vec<bool>,
     /// Many subsets leave the same tree.
     seen: HashSet<u128>,
@@ -48,7 +48,7 @@ impl Search<'_> {
             apply_all(&mut tree, &kept);
             return self.seen.insert(tree.digest()) && Listing::new(&tree) == self.found;
         };
-        // What is needed and already lost decides; what comes later is looked at in the end.
+        // Decided by requirements that are already lost; later ones are checked at the end.
         let possible = micro_op.requires.iter().all(|id| {
             let needed = self.pending.position(*id).and_then(|needed| self.kept.get(needed));
             needed.copied().unwrap_or(true)

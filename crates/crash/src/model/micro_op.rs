@@ -1,5 +1,5 @@
-//! Micro-operations: the smallest parts of an operation, of which one may survive a crash without
-//! the other.
+//! Micro-operations: the smallest parts of an operation, each of which may survive a crash without
+//! the others.
 //!
 //! A rename is one part. A write that grows a file is two: the size and the bytes.
 
@@ -10,7 +10,7 @@ use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, DirEntry, Node};
 use crate::recorded_bytes::RecordedBytes;
 
-/// Numbers every part of a recording in order.
+/// The number of a part in a recording, in order.
 pub(crate) type MicroOpId = u64;
 
 /// A part of an operation, for people and for keys.
@@ -18,7 +18,7 @@ pub(crate) type MicroOpId = u64;
 pub struct Part {
     /// The number of the operation, from 1.
     pub operation: u32,
-    /// Which of its parts, from 0.
+    /// The index of the part, from 0.
     pub index: u8,
 }
 
@@ -33,46 +33,46 @@ pub(crate) struct MicroOp {
     pub(crate) id: MicroOpId,
     pub(crate) part: Part,
     pub(crate) effect: Effect,
-    /// Survives only if these do. They come before it, or belong to the same operation.
+    /// Survives only if these do. They precede it, or belong to the same operation.
     pub(crate) requires: Vec<MicroOpId>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
-    /// A name comes, goes or changes: a link, removal, rename or exchange.
+    /// A change of names: a link, removal, rename or exchange.
     Name(Action),
     /// A truncation, allocation, hole, mode or attribute.
     Inode(Action),
-    /// A file grows to at least this size by a write.
+    /// A write grows a file to at least this size.
     Size { node: Node, size: u64 },
-    /// Bytes of a write; `pieces` are the ranges of the file that nothing durable has overtaken.
+    /// Bytes of a write; `pieces` are the ranges of the file that nothing durable has overwritten.
     Bytes { node: Node, offset: u64, data: RecordedBytes, pieces: Vec<(u64, u64)>, fresh: bool },
-    /// The file system allocated what was delayed.
+    /// The file system allocated delayed blocks.
     Flush { node: Node },
 }
 
 impl Effect {
-    /// Zeros in the place of bytes; what they make of the file follows the rules of a write.
+    /// Zeros instead of bytes; their effect on the file follows the rules of a write.
     pub(crate) fn zeros(node: Node, from: u64, to: u64) -> Self {
         let data = vec![0; (to - from) as usize].into();
         Self::Bytes { node, offset: from, data, pieces: vec![(from, to)], fresh: false }
     }
 }
 
-/// The parts of a zeroed range that share their page with bytes that stay: the file system writes
+/// The parts of a zeroed range that share their page with remaining bytes: the file system writes
 /// zeros over them as if they were data.
 pub(crate) fn edges(offset: u64, end: u64, size: u64) -> Vec<(u64, u64)> {
     let page = PAGE as u64;
     let end = end.min(size);
     let head = (offset, end.min(offset.next_multiple_of(page)));
     let tail = (head.1.max(end / page * page), end);
-    // The end of the file is as good as the end of a page.
+    // The end of the file counts as the end of a page.
     let tail = if end == size { (end, end) } else { tail };
     let head = if offset.is_multiple_of(page) { (offset, offset) } else { head };
     [head, tail].into_iter().filter(|(from, to)| from < to).collect()
 }
 
-/// What is left of a zeroed range without its [`edges`]: whole pages, and the size.
+/// A zeroed range without its [`edges`]: whole pages, and the size.
 pub(crate) fn inner(action: &Action, size: u64) -> Action {
     let mut action = action.clone();
     if let Action::Zero { offset, length, .. } = &mut action {
@@ -85,8 +85,8 @@ pub(crate) fn inner(action: &Action, size: u64) -> Action {
     action
 }
 
-/// An allocation that does not make the file longer than the program sees it leaves the size on disk
-/// alone, which may be smaller. Not so on ext4, which looks at the size on disk, too.
+/// An allocation that does not make the file longer for the program does not change the size on disk,
+/// which may be smaller. Except on ext4, which considers the size on disk, too.
 pub(crate) fn within_size(action: &Action, size: u64) -> Action {
     let mut action = action.clone();
     if let Action::Allocate { offset, length, keep_size, .. }
@@ -97,8 +97,8 @@ pub(crate) fn within_size(action: &Action, size: u64) -> Action {
     action
 }
 
-/// A zeroed range where the last block of a file is no exception: the edges of it, which are written
-/// as bytes, and what is left, unless that is nothing.
+/// A zeroed range if the last block of a file is no exception: its edges, which are written
+/// as bytes, and the remainder, if there is any.
 pub(crate) fn by_whole_blocks(action: &Action, size: u64) -> (Vec<(u64, u64)>, Option<Action>) {
     let &Action::Zero { node, offset, length, keep_size, hole } = action else {
         return (Vec::new(), None);
@@ -119,8 +119,8 @@ impl MicroOp {
         self.apply_up_to(tree, None, 0);
     }
 
-    /// Bytes past the end are on disk but nobody sees them, unless the file grows to `reach` later.
-    /// Torn new blocks bring the size of what is left of them.
+    /// Bytes past the end are on disk but invisible, unless the file grows to `reach` later.
+    /// Torn new blocks bring the size of their remainder.
     fn apply_up_to(&self, tree: &mut Tree, torn: Option<Torn>, reach: u64) {
         match &self.effect {
             Effect::Name(action) | Effect::Inode(action) => tree.apply(action),
@@ -143,7 +143,7 @@ impl MicroOp {
         }
     }
 
-    /// The file or directory whose own contents this is; a name belongs to its directory.
+    /// The file or directory whose own content this is; a name belongs to its directory.
     pub(crate) fn node(&self) -> Option<Node> {
         match &self.effect {
             Effect::Name(_) => None,
@@ -154,7 +154,7 @@ impl MicroOp {
         }
     }
 
-    /// Where its bytes end.
+    /// The end of its bytes.
     pub(crate) fn end(&self) -> Option<u64> {
         match &self.effect {
             Effect::Bytes { pieces, .. } => pieces.iter().map(|(_, to)| *to).max(),
@@ -162,7 +162,7 @@ impl MicroOp {
         }
     }
 
-    /// Something durable overtook this range: the bytes before it will never be seen.
+    /// Something durable overwrote this range: its bytes will never be visible.
     pub(crate) fn trim(&mut self, from: u64, to: u64) {
         if let Effect::Bytes { pieces, .. } = &mut self.effect {
             *pieces = pieces
@@ -238,7 +238,7 @@ pub(crate) fn inode_of(action: &Action) -> Option<Node> {
     }
 }
 
-/// The names an action touches, the one it leaves before the one it makes.
+/// The names an action changes, the removed one before the new one.
 pub(crate) fn dir_entries(action: &Action) -> Vec<&DirEntry> {
     match action {
         Action::Create { dir_entry: Some(dir_entry), .. }

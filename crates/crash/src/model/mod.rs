@@ -1,9 +1,9 @@
-//! What may be left of a recording after a crash: pure, no I/O, the same answer every time.
+//! What may remain of a recording after a crash. Pure and deterministic, without I/O.
 //!
 //! A `profile` splits each operation into parts (`micro_op`) and says which part survives only
-//! with which others; `pending_ops` holds those that nothing made durable so far. `replay` plays
+//! with which others; `pending_ops` holds those that are not durable yet. `replay` applies
 //! a recording under a profile up to a crash, `explore` lists the states that a crash may leave,
-//! and `explain` finds out why some of them fail.
+//! and `explain` determines why some of them fail.
 
 mod allowed_state;
 mod explain;

@@ -1,10 +1,10 @@
-//! Paths in texts for people: two paths never look the same, and a quoted one can be found again in
+//! Paths in texts for people: different paths always look different, and a quoted path can be recognised in
 //! the text.
 
 use std::fmt::Write;
 use std::path::Path;
 
-/// A path as text. One that is no UTF-8 is written as bash reads it: `$'caf\xe9'`.
+/// A path as text. Invalid UTF-8 is escaped in bash syntax: `$'caf\xe9'`.
 pub fn path_text(path: &Path) -> String {
     let Some(text) = path.to_str() else { return escaped(path.as_os_str().as_encoded_bytes()) };
     if text.is_empty() { ".".to_owned() } else { text.to_owned() }
@@ -28,7 +28,7 @@ fn escaped(bytes: &[u8]) -> String {
     text
 }
 
-/// A path in backticks, in more of them if it has some itself, as Markdown does.
+/// A path in backticks, in more of them if it contains some itself, as in Markdown.
 pub fn quoted_path(path: &Path) -> String {
     let text = path_text(path);
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);

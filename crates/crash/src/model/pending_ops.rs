@@ -1,7 +1,7 @@
-//! What is surely on disk, what may be, and what the program sees.
+//! What is certainly on disk, what may be, and what the program sees.
 //!
-//! It holds the parts of operations that nothing made durable so far and knows which need which; a
-//! profile says so when it adds them. It decides nothing itself.
+//! Holds the parts of operations that are not durable yet and their requirements; a
+//! profile supplies those when it adds a part. Decides nothing itself.
 
 use std::collections::BTreeSet;
 
@@ -36,13 +36,13 @@ impl PendingOps {
         }
     }
 
-    /// The next operation; its parts follow.
+    /// Begins the next operation; its parts follow.
     pub(crate) fn begin(&mut self, operation: u32) {
         self.part = Part { operation, index: 0 };
     }
 
-    /// The inode alone, without a name: nobody sees it, so it needs no rule. Gives back what names it,
-    /// which does.
+    /// Creates the inode alone, without a name: it is invisible, so it needs no rule. Returns the action that
+    /// names it, which does.
     pub(crate) fn create(&mut self, action: &Action) -> Option<Action> {
         let Action::Create { node, mode, kind, dir_entry } = action else { return None };
         let unnamed =
@@ -68,7 +68,7 @@ impl PendingOps {
         id
     }
 
-    /// Adds a need to the newest parts, for parts of one operation that need each other.
+    /// Adds a requirement to the newest parts, for parts of one operation that require each other.
     pub(crate) fn bind(&mut self, id: MicroOpId, needs: MicroOpId) {
         if let Some(at) = self.position(id) {
             self.micro_ops[at].requires.push(needs);
@@ -83,7 +83,7 @@ impl PendingOps {
         self.micro_ops.binary_search_by_key(&id, |micro_op| micro_op.id).ok()
     }
 
-    /// Everything these need, they included.
+    /// Everything these require, including themselves.
     pub(crate) fn with_needs(
         &self,
         ids: impl IntoIterator<Item = MicroOpId>,
@@ -100,7 +100,7 @@ impl PendingOps {
         found
     }
 
-    /// Everything that needs these, they included.
+    /// Everything that requires these, including themselves.
     pub(crate) fn with_dependents(
         &self,
         ids: impl IntoIterator<Item = MicroOpId>,
@@ -119,7 +119,7 @@ impl PendingOps {
         }
     }
 
-    /// These, and what they need, survive from now on. Gives back what they were.
+    /// These, and what they require, survive from now on. Returns them.
     pub(crate) fn absorb(&mut self, ids: impl IntoIterator<Item = MicroOpId>) -> Vec<MicroOp> {
         let durable = self.with_needs(ids);
         if durable.is_empty() {
@@ -149,9 +149,9 @@ impl PendingOps {
         absorbed
     }
 
-    /// What was moved into a directory is in it when that one is synced. That the old name is gone is
-    /// in another directory, and stays a part by itself. A directory has one name, so that it moves
-    /// as a whole. Gives back what arrived.
+    /// A sync of a directory makes entries that were moved into it durable. The removal of the old name is
+    /// in another directory, and stays a separate part. A directory has only one name, so it moves
+    /// as a whole. Returns the arrivals.
     pub(crate) fn split_arrivals(&mut self, directory: Node) -> Vec<MicroOpId> {
         let mut ids = Vec::new();
         for at in 0..self.micro_ops.len() {
@@ -170,7 +170,7 @@ impl PendingOps {
             }
             let (node, replaced) = (*node, *replaced);
             let (from, to) = (from.clone(), to.clone());
-            // What happened to that name before stays before it.
+            // Earlier operations on that name stay before it.
             let earlier = self.micro_ops[..at].iter().rev();
             let mut earlier = earlier.filter(|micro_op| {
                 matches!(&micro_op.effect, Effect::Name(action) if dir_entries(action).contains(&&to))
@@ -187,11 +187,11 @@ impl PendingOps {
         ids
     }
 
-    /// Leaves at most `window` micro-operations to play with: the older ones survive or are lost together.
+    /// Leaves at most `window` micro-operations variable: the older ones survive or are lost together.
     pub(crate) fn freeze(&mut self, window: usize) {
         while self.micro_ops.len() - self.frozen > window {
             let operation = self.micro_ops[self.frozen].part.operation;
-            // The parts of one operation may need each other and stay together.
+            // The parts of one operation may require each other and stay together.
             while let Some(micro_op) = self.micro_ops.get(self.frozen)
                 && micro_op.part.operation == operation
             {
@@ -201,7 +201,7 @@ impl PendingOps {
         }
     }
 
-    /// Whether the size of a file depends on what survives.
+    /// Whether the size of a file depends on which parts survive.
     pub(crate) fn size_is_open(&self, node: Node) -> bool {
         self.of_node(node).any(|micro_op| {
             matches!(micro_op.effect, Effect::Size { .. } | Effect::Inode(Action::Truncate { .. }))
@@ -213,7 +213,7 @@ impl PendingOps {
     }
 }
 
-/// `durable` comes after the micro-operations in `left` and will be on disk before them: what it wipes out
+/// `durable` comes after the micro-operations in `left` but will be on disk before them: what it overwrites
 /// must not come back when they are applied to it.
 fn overtake(left: &mut [MicroOp], durable: &MicroOp) {
     let (node, from, to, shrinks) = match &durable.effect {

@@ -1,6 +1,6 @@
-//! A recording played under a profile, one step after the other.
+//! Applies a recording under a profile, one step at a time.
 //!
-//! A write that waits for the device is two steps: the crash may come before it is done.
+//! A write that waits for the device is two steps: the crash may happen before it is done.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -15,12 +15,12 @@ use crate::model::state_key::{Kept, StateKey};
 use crate::model::tree::Tree;
 use crate::operation::{Action, Entry, Node, Operation, Recording, WriteSync};
 
-/// Where the replay stands: before anything, during an operation, or after it.
+/// The position of a replay: before the first operation, during an operation, or after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Point {
-    /// The operation that the crash comes after, from 1; 0 is before the first.
+    /// The operation before the crash, from 1; 0 is before the first.
     pub operation: u32,
-    /// The crash comes while that operation waits for the device.
+    /// The crash happens while that operation waits for the device.
     pub during: bool,
 }
 
@@ -98,7 +98,7 @@ impl Replay {
         };
         let waits = step.part == Phase::Wait;
         match &mut self.rules {
-            // What only `now` shows is what a kill leaves.
+            // Changes that are only visible in memory matter for a kill.
             _ if step.volatile && !waits => {}
             Rules::Kill => {}
             Rules::Journalled(rules) if waits => rules.wait(&mut self.pending, action),
@@ -113,7 +113,7 @@ impl Replay {
         }
     }
 
-    /// The tree that a key names, here.
+    /// The tree of a key, at this point.
     pub(crate) fn build(&self, key: &StateKey) -> Tree {
         let named = |parts: &[Part], part: Part| parts.binary_search(&part).is_ok();
         let keep: Box<dyn Fn(Part) -> bool> = match &key.kept {
@@ -175,9 +175,9 @@ pub(crate) fn operations(recording: &Recording) -> impl Iterator<Item = (u32, &O
     (1..).zip(operations)
 }
 
-/// The operations after which no crash is looked for with everything there: between two stores
-/// through mappings that were found in one look. Their order is not known, so that neither a kill nor
-/// anything else can be said to have come there.
+/// The operations after which no crash with nothing lost is considered: between two stores
+/// through mappings that were found by one comparison. Their order is unknown, so no state with only some of
+/// them is certain to have existed.
 pub(crate) fn inside_looks(recording: &Recording) -> HashSet<u32> {
     let is_store = |entry: &Entry| {
         matches!(entry, Entry::Operation(operation)

@@ -1,14 +1,14 @@
-//! The name of a crash state, short enough for a command line: where the crash came and what
-//! survived it. With the recording and the model it gives the state again.
+//! The name of a crash state, short enough for a command line: where the crash happened and what
+//! survived it. Together with the recording and the model it identifies the state.
 //!
 //! ```text
-//! 120            after operation 120, everything written is there (a kill)
-//! 120-           power loss, but only files that nobody syncs lost something
+//! 120            after operation 120, everything written survives (a kill)
+//! 120-           power loss, but only files that are never synced lost something
 //! 120-17,19.1    … and operation 17 and part 1 of operation 19 are lost
-//! 120+18         of what was not synced, only operation 18 survives
-//! 120+           nothing of it survives
+//! 120+18         of the unsynced parts, only operation 18 survives
+//! 120+           none of them survives
 //! 120~-…         while operation 120 waits for the device
-//! 120-@19.1<512  of part 19.1 only the bytes before offset 512 of the file survive; `>`: from it on;
+//! 120-@19.1<512  of part 19.1 only the bytes before offset 512 of the file survive; `>`: those from it on;
 //!                `<512>4096`: those before 512 and those from 4096 on
 //! ```
 
@@ -18,10 +18,10 @@ use std::str::FromStr;
 use crate::model::micro_op::{Part, Torn};
 use crate::model::replay::Point;
 
-/// Names a crash state: when the crash came, and what survived of what was not durable.
+/// Names a crash state: when the crash happened, and which parts that were not durable survived.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct StateKey {
-    /// When the crash came.
+    /// When the crash happened.
     pub point: Point,
     /// What survived.
     pub kept: Kept,
@@ -29,10 +29,10 @@ pub struct StateKey {
     pub torn: Option<(Part, Torn)>,
 }
 
-/// Which parts of what was not synced survive. The lists are in order.
+/// Which unsynced parts survive. The lists are in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Kept {
-    /// All of it, and what is only in memory too: the machine keeps running.
+    /// All of them, including what is only in memory: the machine keeps running.
     Everything,
     /// All but these parts.
     AllBut(Vec<Part>),
@@ -69,7 +69,7 @@ impl fmt::Display for StateKey {
     }
 }
 
-/// Not the name of a crash state.
+/// The name of a crash state is invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadKey(pub String);
 

@@ -109,7 +109,7 @@ impl TestScript {
         self.act(Action::Allocate { node, offset: 0, length, keep_size: false })
     }
 
-    /// A hole that leaves the size alone, or zeros that may make the file longer.
+    /// A hole that keeps the size, or zeros that may make the file longer.
     pub(super) fn zero(self, path: &str, offset: u64, length: u64, hole: bool) -> Self {
         let node = self.node(path);
         self.act(Action::Zero { node, offset, length, keep_size: hole, hole })
@@ -123,7 +123,7 @@ impl TestScript {
 
     pub(super) fn remove(mut self, path: &str) -> Self {
         let (node, dir_entry) = (self.node(path), self.dir_entry(path));
-        // Still there under its old name for those who have it open.
+        // Processes that have it open keep the old file.
         self.nodes.insert(format!("open {path}"), node);
         self.act(Action::Remove { node, dir_entry })
     }
@@ -181,7 +181,7 @@ impl TestScript {
         }
     }
 
-    /// How long a file is, and its bytes at some offsets, in the states after everything.
+    /// The length of a file, and its bytes at some offsets, in the states after everything.
     pub(super) fn sizes_and_bytes<const N: usize>(
         &self,
         model: Model,

@@ -1,8 +1,8 @@
 //! Moves across the border of the watched tree.
 //!
-//! What comes in was written where nobody watched, so it arrives as if it were written anew, and as
-//! durable only if the workload synced it outside. It gets its name last, in one step, as the
-//! rename did. What goes out is removed; nothing that happens to it later is recorded.
+//! A file that moves in was written unobserved, so it is recorded as if it were newly written, and as
+//! durable only if the workload synced it outside. It gets its name last, in one step, as by the
+//! rename. A file that moves out is removed; later changes to it are not recorded.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,7 +19,7 @@ use super::tracer::Tracer;
 use crate::operation::{Action, DirEntry, Kind, Node, WriteSync};
 
 impl Tracer {
-    /// What has this name now came from outside.
+    /// The file that has this name now came from outside.
     pub(super) fn moved_in(
         &mut self,
         pid: pid_t,
@@ -38,7 +38,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Makes a file or directory with everything below it, still without a name.
+    /// Creates a file or directory with everything below it, still without a name.
     fn import(
         &mut self,
         pid: pid_t,
@@ -74,8 +74,8 @@ impl Tracer {
                 })?;
                 let end = extents.last().map_or(0, |(offset, data)| offset + data.len() as u64);
                 if end != status.size {
-                    // Before the bytes: a file system may write them when a size is set behind them,
-                    // and nobody knows that this one did.
+                    // Before the bytes: a file system may write bytes when the size is set after them,
+                    // and it is unknown whether this one did.
                     self.push(pid, call, Action::Truncate { node, size: status.size });
                 }
                 for (offset, data) in extents {
@@ -106,7 +106,7 @@ impl Tracer {
         }
     }
 
-    /// What had the name `from` has the name `to` now, which is outside.
+    /// The file named `from` is now named `to`, which is outside.
     pub(super) fn moved_out(
         &mut self,
         pid: pid_t,
@@ -125,7 +125,7 @@ impl Tracer {
             let directory = open_directory(to.parent.as_raw_fd(), &moved).map_err(failed)?;
             self.forget_below(&directory).map_err(failed)?;
         }
-        // A file with another name may still be inside.
+        // Another name of the file may still be inside.
         if status.links <= 1 || status.kind == FileKind::Directory {
             self.nodes.forget(status.id);
         }

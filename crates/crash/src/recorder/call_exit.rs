@@ -1,4 +1,4 @@
-//! The end of a call: what it did, as entries of the log.
+//! The end of a call: its effect, as entries of the log.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::operation::{Action, DirEntry, Kind};
 use crate::recorded_bytes::RecordedBytes;
 
 impl Tracer {
-    /// `result` is what the call returned.
+    /// `result` is the return value of the call.
     pub(super) fn finish(
         &mut self,
         pid: pid_t,
@@ -62,7 +62,7 @@ impl Tracer {
                         let mapped = false;
                         self.push(pid, name, Action::Write { node, offset, data, sync, mapped });
                     }
-                    // Cut short by another task meanwhile.
+                    // Another task has cut it in the meantime.
                     Err(_) if self.unsure.contains(&node) => {}
                     Err(source) => return Err(RecordError::system(name, source)),
                 }
@@ -153,7 +153,7 @@ impl Tracer {
         source: FileStatus,
         resolved: &ResolvedPath,
     ) -> Result<(), RecordError> {
-        // A nameless node is doubted: the file may be another one with its number.
+        // A nameless node is checked again: its number may belong to another file by now.
         let known = self.nodes.get(source.id).filter(|known| known.nameless == (source.links == 0));
         match known {
             Some(known) => {
@@ -203,7 +203,7 @@ impl Tracer {
             };
         };
         let action = match (first, second) {
-            // A socket or a pipe moves about; what it replaces is gone all the same.
+            // A socket or a pipe is renamed, which is not recorded, but the file it replaces is gone.
             (None, Some(node)) if !exchange => {
                 self.overwritten(to);
                 Action::Remove { node, dir_entry: to_entry }
@@ -221,7 +221,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// What had this name lost it.
+    /// The file that had this name lost it.
     pub(super) fn overwritten(&mut self, resolved: &ResolvedPath) {
         if let Some(status) = resolved.status {
             self.unlinked(status);

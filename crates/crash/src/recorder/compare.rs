@@ -1,6 +1,6 @@
-//! Whether a tree in memory is what lies on the disk: names, kinds, modes, sizes, bytes, links.
+//! Whether a tree in memory equals the directory on disk: names, kinds, modes, sizes, bytes, links.
 //!
-//! Times and owners are not compared: no log holds them.
+//! Times and owners are not compared: a log does not contain them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::text::count;
 
 const BLOCK: usize = 4096;
 
-/// The tree that the whole recording makes.
+/// The tree that the whole recording produces.
 pub(crate) fn replayed(recording: &Recording) -> Tree {
     let mut tree = Tree::new(&recording.initial);
     for entry in &recording.entries {
@@ -28,7 +28,7 @@ pub(crate) fn replayed(recording: &Recording) -> Tree {
     tree
 }
 
-/// What is different, one sentence each; nothing if all is equal.
+/// The differences, one sentence each; empty if there are none.
 pub(crate) fn differences(tree: &Tree, root: &OwnedFd) -> io::Result<Vec<String>> {
     let mut comparison = Comparison {
         expected: tree.walk().map(|found| (found.path.clone(), found)).collect(),
@@ -48,7 +48,7 @@ pub(crate) fn differences(tree: &Tree, root: &OwnedFd) -> io::Result<Vec<String>
 }
 
 struct Comparison<'a> {
-    /// What has not been found on the disk yet.
+    /// Entries that have not been found on disk yet.
     expected: HashMap<PathBuf, TreeEntry<'a>>,
     ids: HashMap<FileId, Node>,
     nodes: HashMap<Node, FileId>,
@@ -108,7 +108,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Names that share a file on one side have to share it on the other.
+    /// Names that share a file on one side must share it on the other.
     fn identity(&mut self, found: &TreeEntry<'_>, status: FileStatus) {
         let node = *self.ids.entry(status.id).or_insert(found.node);
         let id = *self.nodes.entry(found.node).or_insert(status.id);
@@ -130,7 +130,7 @@ fn bytes(view: FileView<'_>, file: &File, size: u64) -> io::Result<Option<String
         return Ok(Some(format!("has {} and should have {}", count(size, "byte"), view.size())));
     }
     let differs = |at: u64| Some(format!("has another byte at {at}"));
-    // Both directions: what the file holds, and what it should hold.
+    // In both directions: the bytes of the file, and the expected bytes.
     let mut buffer = [0; BLOCK];
     let mut different = None;
     for_each_extent(file, size, |start, data| {

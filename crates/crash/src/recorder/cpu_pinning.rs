@@ -1,25 +1,25 @@
-//! Recorder and workload on one processor, as long as the workload is a single task.
+//! Pins recorder and workload to one processor while the workload is a single task.
 //!
-//! A call that is watched is a conversation in which one side always waits. On two processors each
-//! word wakes one that fell asleep, which takes longer than the call itself. The workload must not
-//! notice: it gets all its processors back before it begins a second task, and while it asks for them.
+//! At a watched call one of the two always waits for the other. On two processors each
+//! switch wakes a sleeping processor, which takes longer than the call itself. The workload must not
+//! notice: it gets all its processors back before it begins a second task, and while it queries them.
 
 use std::mem::{MaybeUninit, size_of};
 
 use libc::{cpu_set_t, pid_t};
 
-/// This thread and a workload on one processor; ends with it.
+/// Pins this thread and a workload to one processor until it is dropped.
 #[derive(Debug)]
 pub(super) struct CpuPin {
     workload: pid_t,
     one: cpu_set_t,
-    /// Where the workload and this thread may run otherwise.
+    /// The processors of the workload and this thread without the pin.
     theirs: cpu_set_t,
     ours: cpu_set_t,
 }
 
 impl CpuPin {
-    /// None where the system does not allow it.
+    /// `None` if the system does not allow it.
     pub(super) fn new(workload: pid_t) -> Option<Self> {
         let (theirs, ours) = (processors(workload)?, processors(0)?);
         // SAFETY: no arguments.
@@ -43,9 +43,9 @@ impl CpuPin {
         put(self.workload, &self.one);
     }
 
-    /// Ends it, for a task that has begun as well.
+    /// Removes the pin, also for a task that has just begun.
     pub(super) fn release_task(self, task: pid_t) {
-        // One that is gone needs no processor.
+        // A task that is gone needs no processor.
         put(task, &self.theirs);
     }
 }
@@ -57,17 +57,17 @@ impl Drop for CpuPin {
     }
 }
 
-/// Where a task may run; 0 is this thread. None on machines with more processors than a set holds.
+/// The processors of a task; 0 is this thread. `None` on machines with more processors than a set holds.
 fn processors(task: pid_t) -> Option<cpu_set_t> {
     let mut set = MaybeUninit::<cpu_set_t>::zeroed();
-    // SAFETY: the kernel writes at most as many bytes as it is told there are.
+    // SAFETY: the kernel writes at most the given number of bytes.
     let result = unsafe { libc::sched_getaffinity(task, size_of::<cpu_set_t>(), set.as_mut_ptr()) };
-    // SAFETY: zeros are a valid set, and the kernel wrote over a part of them.
+    // SAFETY: zeros are a valid set, and the kernel overwrote a part of them.
     (result == 0).then(|| unsafe { set.assume_init() })
 }
 
 fn put(task: pid_t, set: &cpu_set_t) -> bool {
-    // SAFETY: the kernel reads as many bytes as there are.
+    // SAFETY: the kernel reads the given number of bytes.
     unsafe { libc::sched_setaffinity(task, size_of::<cpu_set_t>(), set) == 0 }
 }
 

@@ -1,6 +1,6 @@
-//! What lies in a directory before the workload starts, and what is moved into it later.
+//! The content of a directory before the workload starts, and of directories that are moved in later.
 //!
-//! Sockets, pipes and devices are left out: they hold nothing that a crash could take.
+//! Sockets, pipes and devices are left out: they hold nothing that a crash could lose.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsString};
@@ -18,7 +18,7 @@ use crate::recorded_bytes::ByteStore;
 const BLOCK: usize = 4096;
 const CHUNK: usize = 1 << 20;
 
-/// Keeps what is read, and knows whether it is still wanted.
+/// Keeps the bytes that are read, and knows whether the recording was cancelled.
 pub(super) struct ScanBytes<'a> {
     pub(super) bytes: &'a mut ByteStore,
     pub(super) cancel: Option<&'a OwnedFd>,
@@ -77,7 +77,7 @@ pub(super) fn scan(
             found.push(Initial { node, mode: status.mode, dir_entries: vec![dir_entry], content });
         }
     }
-    // Any directory may hold another name of a file that was found before it.
+    // Any directory may contain another name of a file that was found before it.
     found.sort_by_key(|initial| initial.content != Content::Directory);
     Ok(found)
 }
@@ -98,7 +98,7 @@ fn file(base: RawFd, name: &CStr, into: &mut ScanBytes<'_>) -> io::Result<Conten
     Ok(Content::File { size, extents })
 }
 
-/// The bytes of a file, without blocks of zeros, a piece at a time.
+/// The bytes of a file, without blocks of zeros, piece by piece.
 pub(crate) fn for_each_extent(
     file: &File,
     size: u64,
@@ -121,7 +121,7 @@ pub(crate) fn for_each_extent(
     Ok(())
 }
 
-/// Stretches of blocks that hold something.
+/// Ranges of blocks that are not all zeros.
 fn runs(chunk: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
     for (number, block) in chunk.chunks(BLOCK).enumerate() {
@@ -150,7 +150,7 @@ pub(crate) fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u
     let start = match seek(at, libc::SEEK_DATA) {
         Ok(start) => start - start % BLOCK as u64,
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
-        // A file system without holes.
+        // A file system without support for holes.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Some((at, size))),
         Err(error) => return Err(error),
     };
@@ -160,7 +160,7 @@ pub(crate) fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u
 
 /// The names in a directory, without `.` and `..`, sorted.
 pub(crate) fn names(directory: RawFd) -> io::Result<Vec<OsString>> {
-    // A handle of its own: reading moves the position.
+    // A separate handle: reading moves the position.
     let own = open_at(directory, c".", libc::O_RDONLY | libc::O_DIRECTORY)?;
     // SAFETY: the descriptor is given away; the stream closes it.
     let stream = unsafe { libc::fdopendir(std::os::fd::IntoRawFd::into_raw_fd(own)) };
@@ -169,7 +169,7 @@ pub(crate) fn names(directory: RawFd) -> io::Result<Vec<OsString>> {
     }
     let mut names = Vec::new();
     loop {
-        // SAFETY: a stream of our own, used by this thread alone; the entry lives until the next
+        // SAFETY: the stream is owned and used by this thread alone; the entry lives until the next
         // read, and its name ends with NUL.
         let name = unsafe {
             *libc::__errno_location() = 0;

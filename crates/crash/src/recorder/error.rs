@@ -1,5 +1,5 @@
-//! Why a recording did not come about. A recording that misses something is never handed out, so
-//! every variant here means that there is none.
+//! Why a recording failed. An incomplete recording is never returned, so
+//! with every variant there is none.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,12 +12,12 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum RecordError {
     /// Watching a process is not allowed here: a container or a security module forbids it, or
-    /// another tracer holds the process already. Re-execution still works, and is weaker.
+    /// another tracer is attached already. Re-execution still works, and is weaker.
     Forbidden {
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The recorder knows no registers and numbers for this processor or kernel.
+    /// The recorder does not support this processor or kernel.
     Unsupported {
         /// Why.
         why: String,
@@ -26,17 +26,17 @@ pub enum RecordError {
     Start {
         /// The program.
         program: OsString,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The watched directory cannot be read.
     Root {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The watched directory is not where it was.
+    /// The watched directory was moved or removed.
     Moved {
         /// The directory.
         path: PathBuf,
@@ -50,27 +50,27 @@ pub enum RecordError {
     },
     /// The workload did not end in time.
     TimedOut {
-        /// The time it had.
+        /// Its time limit.
         limit: Duration,
     },
-    /// The caller gave up.
+    /// The caller cancelled the recording.
     Cancelled,
-    /// The log, replayed, is not what lies on the disk.
+    /// The replayed log differs from the directory on disk.
     Differs {
-        /// What differs, in words.
+        /// The differences, as sentences.
         differences: Vec<String>,
     },
     /// The system refused something that the recorder needs.
     System {
         /// What it is.
         what: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl RecordError {
-    /// Whether running the workload again and again, the weaker way, is all that is left.
+    /// Whether only re-execution, the weaker method, is possible.
     pub fn needs_re_execution(&self) -> bool {
         matches!(self, Self::Forbidden { .. } | Self::Unsupported { .. })
     }

@@ -1,8 +1,8 @@
-//! Calls that could fail, and the one that has to: which error its manual allows, and how the task
-//! is made to see it.
+//! Calls that could fail, and the one that must fail: which errors its manual page allows, and how the
+//! error is injected.
 //!
 //! A call is counted when it is about to be made, so that a task which waits for another is not
-//! counted twice. Nothing of a call that fails is recorded, since it did nothing.
+//! counted twice. A failing call is not recorded, because it did nothing.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use super::tracer::Tracer;
 use crate::fault::{Fault, FaultSite, FaultSubject, FaultTarget, FaultTrace};
 use crate::operation::{Action, Node};
 
-/// The calls that were made so far, and the one that has to fail.
+/// The calls made so far, and the one that must fail.
 #[derive(Debug, Default)]
 pub(super) struct FaultWatch {
     target: Option<FaultTarget>,
@@ -38,7 +38,7 @@ impl FaultWatch {
 }
 
 impl Tracer {
-    /// A call is about to be made. If it has to fail, it is changed, and what is pending says so.
+    /// A call is about to be made. If it must fail, it is changed, and `pending` says so.
     pub(super) fn consider_fault(
         &mut self,
         pid: pid_t,
@@ -80,7 +80,7 @@ impl Tracer {
         };
         watch.trace.injected = Some(site);
         let injection = match (fault.code(), shortened) {
-            // The descriptor is closed all the same.
+            // The descriptor is closed nevertheless.
             (Some(code), _) if matches!(call.what, CallMeaning::Close) => {
                 Injection::Misreport { code }
             }
@@ -108,7 +108,7 @@ impl Tracer {
         Ok(Some(PendingCall { fault: Some(injection), ..pending }))
     }
 
-    /// Has a call that had to fail answer so. Gives the answer.
+    /// Makes a call that must fail return its error. Returns the injected result.
     pub(super) fn answer_fault(
         &self,
         pid: pid_t,
@@ -126,7 +126,7 @@ impl Tracer {
         Ok(result)
     }
 
-    /// The file of the watched directory that a call works on, and whether it makes a new one.
+    /// The file of the watched directory that a call operates on, and whether it creates a new one.
     fn fault_subject(
         &mut self,
         pid: pid_t,
@@ -155,7 +155,7 @@ impl Tracer {
             },
             (CallMeaning::Close, _) => {
                 let found = self.known(pid, fd)?;
-                // To be closed: what was found must not be remembered.
+                // About to be closed: it must not be cached.
                 self.reopened(Some(fd));
                 match found {
                     Some((known, opened))
@@ -209,7 +209,7 @@ impl Tracer {
     }
 }
 
-/// How a call may fail, as its manual page says. `docs/guides/crash.md` has the same table.
+/// How a call may fail according to its manual page. `docs/guides/crash.md` has the same table.
 fn allowed(what: CallMeaning, creates: bool) -> &'static [Fault] {
     use Fault::{Edquot, Eio, Emfile, Enomem, Enospc, Eopnotsupp, ShortWrite};
     match what {
@@ -237,7 +237,7 @@ fn allowed(what: CallMeaning, creates: bool) -> &'static [Fault] {
     }
 }
 
-/// The call that writes a part of what a call is to write; none if there is no such part.
+/// A call that writes a part of what a call would write; `None` if there is no such part.
 fn shortened(pid: pid_t, call: &Syscall, arguments: &[u64; 6]) -> Option<Injection> {
     let CallMeaning::Write { vector, offset, flags } = call.what else { return None };
     let half = |number, buffer, length: u64| {

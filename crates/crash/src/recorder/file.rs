@@ -1,6 +1,6 @@
-//! Files as the kernel knows them: by number, through descriptors and paths of other tasks.
+//! Files as the kernel identifies them: by number, and through descriptors and paths of other tasks.
 //!
-//! Paths are followed by this process on behalf of the task, starting where the task would start.
+//! This process resolves paths on behalf of the task, starting where the task would start.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use libc::pid_t;
 
-/// Device and number. Numbers are reused as soon as a file is gone.
+/// Device and inode number. Numbers are reused as soon as a file is gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct FileId {
     pub(crate) device: u64,
@@ -23,7 +23,7 @@ pub(crate) enum FileKind {
     Directory,
     Regular,
     Symlink,
-    /// Sockets, pipes, devices: they hold no data of their own, and no model knows them.
+    /// Sockets, pipes, devices: they hold no data of their own, and no model covers them.
     Special,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum FileKind {
 pub(crate) struct FileStatus {
     pub(crate) id: FileId,
     pub(crate) kind: FileKind,
-    /// Without the kind.
+    /// Permission bits, without the kind.
     pub(crate) mode: u32,
     pub(crate) links: u64,
     pub(crate) size: u64,
@@ -55,7 +55,7 @@ impl FileStatus {
         }
     }
 
-    /// What lies at the path, seen from the directory; `flags` are `AT_` flags.
+    /// The file at the path, relative to the directory; `flags` are `AT_` flags.
     pub(crate) fn at(base: RawFd, path: &CStr, flags: i32) -> io::Result<Self> {
         let mut stat = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: a finished string, and room for the answer.
@@ -98,14 +98,14 @@ pub(crate) fn read_link(base: RawFd, name: &CStr) -> io::Result<OsString> {
     Ok(OsString::from_vec(buffer))
 }
 
-/// Where the kernel keeps what is known about a task's descriptors.
+/// The directory in which the kernel describes a task's descriptors.
 #[derive(Debug)]
 pub(super) struct Descriptors {
     pid: pid_t,
     directory: OwnedFd,
 }
 
-/// One line each of `/proc/<pid>/fdinfo/<fd>`.
+/// Fields of `/proc/<pid>/fdinfo/<fd>`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DescriptorInfo {
     pub(super) position: u64,
@@ -122,7 +122,7 @@ impl Descriptors {
         Ok(Self { pid, directory })
     }
 
-    /// None where the task has no such descriptor.
+    /// `None` if the task has no such descriptor.
     pub(super) fn described(&self, fd: i32) -> io::Result<Option<DescriptorInfo>> {
         let mut name = [0_u8; 16];
         let file = match open_at(self.directory.as_raw_fd(), digits(fd, &mut name), libc::O_RDONLY)
@@ -152,7 +152,7 @@ impl Descriptors {
     }
 }
 
-/// The number as text, without an allocation: this happens twice a call.
+/// The number as text, without an allocation: this happens twice per call.
 fn digits(number: i32, buffer: &mut [u8; 16]) -> &CStr {
     let mut at = buffer.len() - 1;
     let mut left = number.unsigned_abs();

@@ -1,8 +1,8 @@
-//! Calls that a task did not live to see the end of.
+//! Calls whose task died before they ended.
 //!
-//! A thread that is killed inside a call (by the end of its process, most often) may have done
-//! anything between nothing and all of it. The disk knows: names are looked at at once, while no other
-//! task may change the tree, modes and bytes when everything has ended.
+//! A thread that is killed inside a call (most often by the end of its process) may have done
+//! all, a part or nothing of it. The disk tells: names are checked immediately, while no other
+//! task may change the tree, modes and bytes after everything has ended.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +23,7 @@ use crate::recorded_bytes::ByteStore;
 const BLOCK: usize = 4096;
 
 impl Tracer {
-    /// The task is gone; what became of its call?
+    /// The task is gone: determines what its call did.
     pub(super) fn interrupted(
         &mut self,
         pid: pid_t,
@@ -67,7 +67,7 @@ impl Tracer {
     }
 }
 
-/// The mode and the contents that the files of interrupted calls have in the end, as operations.
+/// The final mode and content of files of interrupted calls, as operations.
 pub(super) fn reread(
     unsure: &[Node],
     tree: &Tree,

@@ -1,4 +1,4 @@
-//! The last descriptor of a file that was open for writing: some file systems act when it goes.
+//! The last descriptor of a file that was open for writing: some file systems act when it is closed.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -26,8 +26,8 @@ impl Tracer {
         Ok(())
     }
 
-    /// The last thread of a process ends, and with it all its descriptors.
-    pub(super) fn outcome(&mut self, pid: pid_t) -> Result<(), RecordError> {
+    /// The last thread of a process ends, which closes all its descriptors.
+    pub(super) fn exiting(&mut self, pid: pid_t) -> Result<(), RecordError> {
         let process = self.process(pid);
         if self.threads(process) > 1 {
             return Ok(());
@@ -50,7 +50,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Whether a file is open for writing in any process, but for the descriptors left out.
+    /// Whether a file is open for writing in any process, except through the given descriptors.
     fn open_elsewhere(&self, id: FileId, but: &dyn Fn(pid_t, i32) -> bool) -> bool {
         self.processes().into_iter().any(|process| {
             let Ok(path) = c_string(format!("/proc/{process}/fd").as_ref()) else { return false };

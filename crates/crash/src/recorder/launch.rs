@@ -1,7 +1,7 @@
-//! Starts the workload under watch: forked, seized, filtered, and only then executed.
+//! Starts the workload: forked, seized, filtered, and only then executed.
 //!
-//! The child waits until it is seized, because a filter without a tracer makes calls fail. What
-//! runs between fork and exec allocates nothing and takes no lock.
+//! The child waits until it is seized, because a filter without a tracer makes calls fail. The
+//! code between fork and exec allocates nothing and takes no lock.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -17,7 +17,7 @@ use super::file::c_string;
 use super::ptrace;
 use crate::fd::pipe;
 
-/// Everything the child needs, ready before the fork.
+/// Everything the child needs, prepared before the fork.
 pub(super) struct WorkloadLaunch<'a> {
     pub(super) program: &'a OsStr,
     pub(super) arguments: &'a [OsString],
@@ -25,9 +25,9 @@ pub(super) struct WorkloadLaunch<'a> {
     pub(super) directory: Option<&'a Path>,
     pub(super) stdout: RawFd,
     pub(super) stderr: Option<RawFd>,
-    /// Kept open in the workload under their numbers.
+    /// Kept open in the workload under the same numbers.
     pub(super) inherit: &'a [RawFd],
-    /// None where every call stops.
+    /// `None` if every call stops.
     pub(super) filter: Option<Vec<libc::sock_filter>>,
 }
 
@@ -37,7 +37,7 @@ struct Prepared {
     environment: Vec<*const c_char>,
     directory: Option<CString>,
     stdin: OwnedFd,
-    /// What the pointers point to.
+    /// Owns the memory behind the pointers.
     _strings: Vec<CString>,
 }
 
@@ -46,7 +46,7 @@ struct Prepared {
 pub(super) struct Started {
     pub(super) pid: pid_t,
     pub(super) pidfd: OwnedFd,
-    /// Says why the program could not be executed; ends without a byte if it could.
+    /// Reports why the program could not be executed; empty if it could.
     pub(super) complaint: File,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn start(launch: &WorkloadLaunch<'_>) -> Result<Started, RecordError>
     };
     let ready = ready.and_then(|()| open.write_all(b"g").map_err(system("pipe")));
     if let Err(error) = ready {
-        // SAFETY: our child, which nobody has waited for.
+        // SAFETY: this process's child, which has not been waited for.
         unsafe {
             libc::kill(pid, libc::SIGKILL);
             libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
@@ -92,7 +92,7 @@ pub(super) fn start(launch: &WorkloadLaunch<'_>) -> Result<Started, RecordError>
     Ok(Started { pid, pidfd, complaint: complaint.into() })
 }
 
-/// What the child said before it gave up: the step it failed at, and why.
+/// The child's report before it exited: the step it failed at, and why.
 pub(super) fn complaint(mut pipe: &File, program: &OsStr) -> Option<RecordError> {
     let mut said = [0; 8];
     pipe.read_exact(&mut said).ok()?;
@@ -126,7 +126,7 @@ fn child(
     };
     // SAFETY: async-signal-safe calls on memory that was prepared before the fork.
     unsafe {
-        // Held open, the other end would keep the gate from ending when the parent dies.
+        // An open copy of the other end would keep the pipe from ending when the parent dies.
         libc::close(own);
         let mut byte = 0_u8;
         if libc::read(gate, (&raw mut byte).cast(), 1) != 1 {
@@ -135,7 +135,7 @@ fn child(
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        // Rust programs ignore it; the workload must not inherit that.
+        // Rust programs ignore SIGPIPE; the workload must not inherit that.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
         let stderr = launch.stderr.unwrap_or(libc::STDERR_FILENO);
@@ -183,12 +183,12 @@ fn child(
     }
 }
 
-/// Whether a filter that stops calls for a tracer would not be asked: outside of this process there
-/// is one that notifies somebody of calls, as in a sandbox that tells what it denies, and of two
-/// answers the kernel takes that one.
+/// Whether a filter that stops calls for a tracer would be ineffective: a filter outside of this process
+/// that notifies a listener of calls, as in a sandbox that reports denials, takes
+/// precedence in the kernel.
 pub(super) fn filter_is_overruled() -> bool {
-    // There can be only one listener, so where another one is refused there is one. A filter is a
-    // matter of one thread, and this one ends right away.
+    // There can be only one listener, so a refusal means that another one exists. A filter applies
+    // to one thread, and this one ends immediately.
     let attempt = std::thread::spawn(|| {
         let mut allow = [libc::sock_filter {
             code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -197,7 +197,7 @@ pub(super) fn filter_is_overruled() -> bool {
             k: libc::SECCOMP_RET_ALLOW,
         }];
         let program = libc::sock_fprog { len: 1, filter: allow.as_mut_ptr() };
-        // SAFETY: the program lives during the calls; a descriptor is new and ours alone.
+        // SAFETY: the program lives during the calls; a returned descriptor is new and owned here alone.
         unsafe {
             if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
                 return false;
@@ -216,7 +216,7 @@ pub(super) fn filter_is_overruled() -> bool {
     attempt.join().unwrap_or(false)
 }
 
-/// Whether the filter is in force. Async-signal-safe.
+/// Installs the filter; returns whether that succeeded. Async-signal-safe.
 fn install(filter: &[libc::sock_filter]) -> bool {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     let program = &raw const program;
@@ -265,7 +265,7 @@ fn prepare(launch: &WorkloadLaunch<'_>) -> io::Result<Prepared> {
     })
 }
 
-/// Where the program may be, as a shell would look for it.
+/// Paths at which the program may be, searched as by a shell.
 fn candidates(launch: &WorkloadLaunch<'_>) -> io::Result<Vec<CString>> {
     if launch.program.as_bytes().contains(&b'/') {
         return Ok(vec![c_string(launch.program)?]);

@@ -1,6 +1,6 @@
-//! The end of a workload. Processes that outlive its first one, such as a server that it started in
-//! the background, get some time to end by themselves, while everything they do is recorded; what is
-//! left then is ended and counted.
+//! The end of a workload. Processes that outlive its first one, such as a server in the
+//! background, get some time to end by themselves, while everything they do is recorded; the
+//! rest are terminated and counted.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,17 +15,17 @@ use super::ptrace::{self, Event, Polled};
 use super::tracer::{Tracer, WorkloadOutcome};
 use crate::operation::Entry;
 
-/// How long processes that outlive the workload's first one may take to end, unless said.
+/// Default time for processes that outlive the workload's first one to end.
 pub const LINGER: Duration = Duration::from_secs(5);
 
-/// A task that stops again soon is not slept over; one that does nothing costs little.
+/// How often to yield before sleeping: a busy task stops again soon, an idle one costs little.
 const YIELDS: u32 = 50;
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
 
 impl Tracer {
-    /// Watches until nothing of the workload is alive. `first` is the process that was started; what
-    /// it leaves running is ended if it does not end by itself within the limits.
+    /// Traces until no process of the workload is alive. `first` is the started process; processes
+    /// that it leaves running are terminated if they do not end by themselves within the limits.
     pub(super) fn run(
         &mut self,
         first: pid_t,
@@ -103,7 +103,7 @@ impl Tracer {
 
     fn kill_all(&self) {
         for (pid, task) in &self.tasks {
-            // SAFETY: plain numbers. Neither has been waited for, so both are still ours.
+            // SAFETY: plain numbers. Neither has been waited for, so both ids are still valid.
             unsafe { libc::syscall(libc::SYS_tgkill, task.process, *pid, libc::SIGKILL) };
         }
     }
@@ -113,12 +113,12 @@ impl Tracer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LingerLimits<'a> {
     pub(super) linger: Duration,
-    /// When the workload has to be over, if there is a limit.
+    /// When the workload must have ended, if there is a limit.
     pub(super) deadline: Option<Instant>,
     pub(super) cancel: Option<&'a OwnedFd>,
 }
 
-/// What became of a wait.
+/// The result of a wait.
 #[derive(Debug)]
 enum Waited {
     Event(pid_t, Event),
@@ -127,7 +127,7 @@ enum Waited {
     Cancelled,
 }
 
-/// A wait that has begun, since the first process has ended.
+/// A wait in progress, after the first process has ended.
 #[derive(Debug)]
 struct LingerWait<'a> {
     until: Instant,
@@ -137,7 +137,7 @@ struct LingerWait<'a> {
 impl<'a> LingerLimits<'a> {
     fn begin(self) -> LingerWait<'a> {
         let now = Instant::now();
-        // A time that no clock reaches is as good as a day.
+        // Without a reachable deadline, a day.
         let until = now.checked_add(self.linger).unwrap_or(now + Duration::from_secs(86_400));
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
         LingerWait { until, cancel: self.cancel }
@@ -145,12 +145,12 @@ impl<'a> LingerLimits<'a> {
 }
 
 impl LingerWait<'_> {
-    /// Waits for the next event. The kernel has no wait for tasks that ends at a time, so it is asked
-    /// again and again.
+    /// Waits for the next event. The kernel has no wait for tasks with a time limit, so it is polled
+    /// repeatedly.
     fn wait(&self) -> io::Result<Waited> {
         let (mut asked, mut pause) = (0, SHORTEST);
         loop {
-            // Asked first: a task that never rests always has an event.
+            // Checked first: a task that never rests always has an event.
             if self.is_cancelled() {
                 return Ok(Waited::Cancelled);
             }

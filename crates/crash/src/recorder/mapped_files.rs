@@ -1,9 +1,9 @@
-//! Files that the workload has mapped to write to: stores are no calls, so they are found by
-//! comparing the file with what was known of it.
+//! Files that the workload has mapped for writing: stores are not calls, so they are found by
+//! comparing the file with its known content.
 //!
-//! Between two looks the order of stores is lost, and so are stores that were stored over. The
-//! contents come from the page cache, which the mapping shares, so nothing has to be known about
-//! addresses, and the end of a process takes nothing away.
+//! The order of stores between two comparisons is lost, and so are overwritten stores. The
+//! content comes from the page cache, which the mapping shares, so no
+//! addresses need to be known, and nothing is lost when a process ends.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,10 +22,10 @@ const PAGE: usize = 4096;
 static ZEROS: [u8; PAGE] = [0; PAGE];
 const CHUNK: usize = 64 << 10;
 
-/// So much can be compared before every single operation.
+/// Up to this size can be compared before every single operation.
 const AFFORDABLE: u64 = 256 << 10;
 
-/// After this many comparisons without a change it is checked whether the mapping still exists.
+/// After this many comparisons without a change the recorder checks whether the mapping still exists.
 const QUIET: u32 = 64;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ struct MappedFile {
     node: Node,
     id: FileId,
     file: File,
-    /// The pages that hold something, as far as known.
+    /// The known pages that are not all zeros.
     pages: HashMap<u64, Box<[u8]>>,
     size: u64,
     quiet: u32,
@@ -45,7 +45,7 @@ pub(super) struct Mappings {
     /// Mapped for reading through a descriptor that could write.
     readable: Vec<(Node, FileId, File)>,
     total: u64,
-    /// What was read last; made once, as this happens before every operation.
+    /// Read buffer; allocated once, because it is used before every operation.
     buffer: Vec<u8>,
 }
 
@@ -54,7 +54,7 @@ impl Mappings {
         self.written.is_empty()
     }
 
-    /// Whether a look before every operation costs little.
+    /// Whether comparing before every operation is cheap.
     pub(super) fn affordable(&self) -> bool {
         self.total <= AFFORDABLE
     }
@@ -63,7 +63,7 @@ impl Mappings {
         !self.readable.is_empty()
     }
 
-    /// The file can be written to from now on. What it holds now is what was recorded.
+    /// The file can be written to from now on. Its current content is what was recorded.
     pub(super) fn add(&mut self, node: Node, id: FileId, file: File) -> io::Result<()> {
         if self.written.iter().any(|mapped| mapped.node == node) {
             return Ok(());
@@ -82,7 +82,7 @@ impl Mappings {
         }
     }
 
-    /// Whether this part of a file is all of it.
+    /// Whether this range covers the whole file.
     pub(super) fn ends_within(&self, node: Node, offset: u64, length: u64) -> bool {
         let size = self.written.iter().find(|mapped| mapped.node == node).map(|mapped| mapped.size);
         offset == 0 && size.is_some_and(|size| size <= length)
@@ -96,7 +96,7 @@ impl Mappings {
         self.add(node, id, file)
     }
 
-    /// A recorded operation changes what is known, too.
+    /// A recorded operation changes the known content, too.
     pub(super) fn observe(&mut self, action: &Action) {
         let node = match action {
             Action::Write { node, mapped: false, .. }
@@ -111,7 +111,7 @@ impl Mappings {
         }
     }
 
-    /// What was stored since the last look, as writes.
+    /// The stores since the last comparison, as writes.
     pub(super) fn changes(
         &mut self,
         bytes: &mut ByteStore,
@@ -131,7 +131,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Lets go of files that no process has mapped any more. Their last stores have been told.
+    /// Removes files that no process has mapped any more. Their last stores have been reported.
     pub(super) fn retire(&mut self, processes: &[pid_t]) {
         if self.written.iter().all(|mapped| mapped.quiet < QUIET) {
             return;
@@ -151,7 +151,7 @@ impl Mappings {
     }
 }
 
-/// Takes what was stored, and where.
+/// Receives the stored bytes and their offset.
 type Tell<'a> = dyn FnMut(u64, &[u8]) -> io::Result<()> + 'a;
 
 impl MappedFile {
@@ -171,10 +171,10 @@ impl MappedFile {
         }
     }
 
-    /// Compares with the file, takes over what is new, and tells it.
+    /// Compares with the file, updates the known content, and reports changes.
     fn look(&mut self, buffer: &mut [u8], tell: &mut Tell<'_>) -> io::Result<()> {
         if self.size < buffer.len() as u64 {
-            // One read tells everything about a small file, also that it is not small any more.
+            // A single read suffices for a small file, and also shows that it is not small any more.
             let read = self.file.read_at(buffer, 0)?;
             if read < buffer.len() {
                 self.size = read as u64;
@@ -295,7 +295,7 @@ pub(super) struct MappedRange {
     pub(super) length: u64,
 }
 
-/// What a process has mapped, shared, in this range of addresses; whole pages count.
+/// The shared mappings of a process in this range of addresses; whole pages count.
 pub(super) fn shared(pid: pid_t, address: u64, length: u64) -> Vec<MappedRange> {
     let page = PAGE as u64;
     let start = address / page * page;
@@ -311,7 +311,7 @@ pub(super) fn shared(pid: pid_t, address: u64, length: u64) -> Vec<MappedRange> 
         .collect()
 }
 
-/// The bytes of a file, read back after the kernel put them there itself.
+/// The bytes of a file, read back after the kernel wrote them itself.
 pub(super) fn read_back(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; length];
     file.read_exact_at(&mut buffer, offset)?;

@@ -1,4 +1,4 @@
-//! Runs a workload once and writes down everything it does to a directory, so that every state a
+//! Runs a workload once and records everything it does to a directory, so that every state a
 //! crash could have left can be built afterwards without running it again.
 //!
 //! ```no_run
@@ -7,10 +7,10 @@
 //! # Ok::<(), retake_crash::recorder::RecordError>(())
 //! ```
 //!
-//! The workload's tasks are watched with ptrace; a seccomp filter stops them only at calls that can
+//! The workload's tasks are traced with ptrace; a seccomp filter stops them only at calls that can
 //! change files. Nothing is simulated: the workload runs on the real directory, best on a file
-//! system in memory, since durability is a matter of the models and not of this run. What cannot be
-//! recorded truthfully ends the recording; a log with gaps is never handed out. No model is applied
+//! system in memory, because durability is determined by the models and not by this run. Anything that cannot be
+//! recorded faithfully fails the recording; an incomplete log is never returned. No model is applied
 //! here.
 
 use std::ffi::{OsStr, OsString};
@@ -62,7 +62,7 @@ pub use left_running::LINGER;
 use tracer::Tracer;
 pub use tracer::WorkloadOutcome;
 
-/// Begins a recording of a program.
+/// Starts to describe a recording of a program.
 pub fn record(program: impl Into<OsString>) -> Recorder {
     Recorder {
         program: program.into(),
@@ -105,7 +105,7 @@ pub struct Recorder {
     memory: u64,
 }
 
-/// A workload that has ended.
+/// The result of recording a workload.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Recorded {
@@ -113,9 +113,9 @@ pub struct Recorded {
     pub recording: Recording,
     /// How it ended.
     pub outcome: WorkloadOutcome,
-    /// The watched directory, where none was named.
+    /// The watched directory, if none was given.
     pub scratch: Option<ScratchDir>,
-    /// Empty unless faults were asked for.
+    /// Empty unless faults were requested.
     pub faults: FaultTrace,
 }
 
@@ -132,7 +132,7 @@ impl Recorder {
         self
     }
 
-    /// Sets a variable. The rest of the environment is this process's, unless cleared.
+    /// Sets a variable. The rest of the environment is inherited, unless cleared.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         let name = name.into();
         self.environment.retain(|(other, _)| *other != name);
@@ -152,58 +152,58 @@ impl Recorder {
         self
     }
 
-    /// Where the workload starts; this process's working directory unless said.
+    /// The workload's working directory; by default this process's.
     pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
     }
 
-    /// The directory to watch. It has to exist; what is in it counts as durable. Without one, a
-    /// fresh directory in memory is made, which goes with the [`Recorded`].
+    /// The directory to watch. It must exist; its content counts as durable. By default, a
+    /// new directory in memory is created, which is removed with the [`Recorded`].
     pub fn root(mut self, root: impl Into<PathBuf>) -> Self {
         self.root = Some(root.into());
         self
     }
 
-    /// Where the workload's stdout is copied to; this process's stdout unless said.
+    /// Where the workload's stdout is copied to; by default this process's stdout.
     pub fn output(mut self, output: impl Write + Send + 'static) -> Self {
         self.output = Some(Box::new(output));
         self
     }
 
-    /// Where the workload's stderr goes; this process's stderr unless said.
+    /// The workload's stderr; by default this process's.
     pub fn stderr(mut self, stderr: File) -> Self {
         self.stderr = Some(stderr);
         self
     }
 
-    /// Whether each line on stdout is an acknowledgement, which it is unless said.
+    /// Whether each line on stdout is an acknowledgement; on by default.
     pub fn acknowledge_lines(mut self, yes: bool) -> Self {
         self.acknowledge = yes;
         self
     }
 
-    /// Leaves a descriptor of this process open in the workload, under its number.
+    /// Keeps a descriptor of this process open in the workload, under the same number.
     pub fn inherit(mut self, fd: RawFd) -> Self {
         self.inherit.push(fd);
         self
     }
 
-    /// Ends the workload, and the recording in an error, if it takes longer.
+    /// Terminates the workload, and fails the recording, if it takes longer.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
     /// How long processes that outlive the workload's first one may take to end by themselves,
-    /// [`LINGER`] unless said, and never longer than the time limit. What they do is recorded; those
-    /// that do not end are ended, and counted in [`Recording::left_running`].
+    /// [`LINGER`] by default, and never longer than the time limit. What they do is recorded; those
+    /// that do not end are terminated, and counted in [`Recording::left_running`].
     pub fn linger(mut self, time: Duration) -> Self {
         self.linger = time;
         self
     }
 
-    /// Ends the workload, and the recording in an error, when this descriptor becomes readable.
+    /// Terminates the workload, and fails the recording, when this descriptor becomes readable.
     pub fn cancel_on(mut self, descriptor: OwnedFd) -> Self {
         self.cancel = Some(descriptor);
         self
@@ -221,24 +221,24 @@ impl Recorder {
         self
     }
 
-    /// Whether the call stack of each operation is kept, which it is not unless said.
+    /// Whether to keep the call stack of each operation; off by default.
     pub fn stacks(mut self, yes: bool) -> Self {
         self.stacks = yes;
         self
     }
 
-    /// How many bytes of what is in the directory, and of what the workload writes, are kept in
-    /// memory, [`MEMORY`] unless said. The rest is kept in a file on disk.
+    /// How many bytes of the directory's content and of the workload's writes are kept in
+    /// memory, [`MEMORY`] by default. The rest is kept in a file on disk.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// Runs the workload to its end. Nothing it started is alive afterwards.
+    /// Runs the workload to its end. No process it started is alive afterwards.
     ///
-    /// The workload finds the watched directory in `FIRST_WORK_DIR`.
+    /// The workload gets the watched directory in `FIRST_WORK_DIR`.
     pub fn run(self) -> Result<Recorded, RecordError> {
-        // Only the thread that starts a process can trace it, and waits for nothing else.
+        // Only the thread that starts a process can trace it, and it must not wait for anything else.
         let name = thread::Builder::new().name("first-record".into());
         let recording = name
             .spawn(move || self.record())
@@ -374,11 +374,11 @@ fn open_root(root: &Path) -> io::Result<OwnedFd> {
     file::open_at(libc::AT_FDCWD, &path, libc::O_RDONLY | libc::O_DIRECTORY)
 }
 
-/// How long lines are gathered before they are passed on together.
+/// How long lines are collected before they are passed on together.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// Copies the workload's output until its last writer is gone. An output that does not take it
-/// any more must not stop the workload, so the rest is read and dropped.
+/// Copies the workload's output until its last writer is gone. A closed output must not stop
+/// the workload, so the rest is read and dropped.
 fn forward_output(mut reader: File, output: Option<Box<dyn Write + Send>>) {
     let mut output = output.unwrap_or_else(|| Box::new(io::stdout()));
     let mut buffer = vec![0; 64 << 10];
@@ -388,7 +388,7 @@ fn forward_output(mut reader: File, output: Option<Box<dyn Write + Send>>) {
             Ok(0) => return,
             Ok(n) if !broken => {
                 broken = output.write_all(&buffer[..n]).and_then(|()| output.flush()).is_err();
-                // Lines come one by one, and to be woken for each costs more than to pass it on.
+                // Lines arrive one by one, and waking up for each costs more than passing it on.
                 thread::sleep(GATHER);
             }
             Ok(_) => {}
@@ -398,14 +398,14 @@ fn forward_output(mut reader: File, output: Option<Box<dyn Write + Send>>) {
     }
 }
 
-/// What lies in a directory.
+/// The content of a directory.
 pub fn tree_of(directory: &Path) -> io::Result<Tree> {
     let root = open_root(directory)?;
     let into = &mut directory_scan::ScanBytes { bytes: &mut ByteStore::default(), cancel: None };
     Ok(Tree::new(&directory_scan::scan(&root, &mut nodes::Nodes::default(), into)?))
 }
 
-/// In what a directory differs from a tree, one sentence each.
+/// The differences between a directory and a tree, one sentence each.
 #[cfg(test)]
 pub(crate) fn differences(tree: &Tree, directory: &Path) -> io::Result<Vec<String>> {
     compare::differences(tree, &open_root(directory)?)

@@ -1,7 +1,7 @@
 //! Which files of the system are nodes of the watched tree.
 //!
-//! A file's number is free for another file once it is gone, so a binding is made where a file is
-//! created and doubted as soon as its last name is removed.
+//! A file's number can be reused once it is gone, so a number is bound when a file is
+//! created and checked again as soon as its last name is removed.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::operation::Node;
 pub(super) struct KnownFile {
     pub(super) node: Node,
     pub(super) kind: FileKind,
-    /// It has no name any more. It is still this node for as long as it really has none.
+    /// It has no name any more. It is still this node as long as the file really has none.
     pub(super) nameless: bool,
 }
 

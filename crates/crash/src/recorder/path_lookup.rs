@@ -1,7 +1,7 @@
-//! Where a path of the workload leads: the directory that holds its last name, and what is there.
+//! Resolves paths of the workload: the directory that contains the last name, and the file there.
 //!
-//! Paths are followed while the task is stopped at the beginning of its call. No other task of the
-//! workload changes the watched tree meanwhile, so what is found here is what the call will find.
+//! Paths are resolved while the task is stopped at the beginning of its call. No other task of the
+//! workload changes the watched tree in the meantime, so the call will find the same file.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -13,21 +13,21 @@ use libc::pid_t;
 
 use super::file::{FileId, FileKind, FileStatus, c_string, open_at, read_link};
 
-/// As many symbolic links as the kernel follows.
+/// Maximum number of symbolic links that the kernel follows.
 const LINKS: usize = 40;
 
-/// A name in a directory that exists.
+/// A name in an existing directory.
 #[derive(Debug)]
 pub(super) struct ResolvedPath {
     pub(super) parent: OwnedFd,
     pub(super) parent_id: FileId,
     pub(super) name: OsString,
-    /// What has this name now.
+    /// The file that has this name.
     pub(super) status: Option<FileStatus>,
 }
 
 impl ResolvedPath {
-    /// What has this name by now.
+    /// The file that has this name now.
     pub(super) fn status_now(&self) -> io::Result<Option<FileStatus>> {
         look(&self.parent, &self.name)
     }
@@ -46,7 +46,7 @@ fn look(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<FileStatus>> {
     }
 }
 
-/// The path as this process can use it: from the task's directory, and with `self` meaning the
+/// The path as this process can use it: relative to the task's directory, and with `self` meaning the
 /// task.
 pub(super) fn seen_from_here(pid: pid_t, base: i32, path: &OsStr) -> PathBuf {
     let bytes = path.as_bytes();
@@ -72,14 +72,14 @@ pub(super) fn seen_from_here(pid: pid_t, base: i32, path: &OsStr) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// The file that a path leads to, in the end.
+/// The file that a path leads to after following links.
 pub(super) fn target(pid: pid_t, base: i32, path: &OsStr, itself: bool) -> Option<FileStatus> {
     let path = c_string(seen_from_here(pid, base, path).as_os_str()).ok()?;
     let flags = if itself { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
     FileStatus::at(libc::AT_FDCWD, &path, flags).ok()
 }
 
-/// The place a path names. None where it leads nowhere, so that the call fails as well, and where
+/// The place that a path names. `None` if it leads nowhere, so that the call fails, too, or if
 /// it has no last name to create or remove (`/`, `..`).
 pub(super) fn find(pid: pid_t, base: i32, path: &OsStr, follow: bool) -> Option<ResolvedPath> {
     if path.is_empty() {

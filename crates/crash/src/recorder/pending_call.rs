@@ -1,4 +1,4 @@
-//! What was found out at the beginning of a call, for when its result is known.
+//! Facts found at the beginning of a call that are needed when its result is known.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ pub(super) struct PendingCall {
     pub(super) name: &'static str,
     pub(super) arguments: [u64; 6],
     pub(super) plan: CallPlan,
-    /// No other call of the workload may touch the tree before this one has ended. Calls that may
-    /// wait for another task are not: holding that task back would never end.
+    /// No other call of the workload may change the tree before this one has ended. Not set for calls that
+    /// may wait for another task: holding that task back would deadlock.
     pub(super) exclusive: bool,
-    /// It is made to fail.
+    /// The fault that is injected, if any.
     pub(super) fault: Option<Injection>,
 }
 
-/// What is done to a call that has to fail.
+/// How a call is made to fail.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Injection {
-    /// It is not made, and answers with this error.
+    /// It is not made, and returns this error.
     Skip { code: i32 },
-    /// It is made, and answers with this error.
+    /// It is made, and returns this error.
     Misreport { code: i32 },
-    /// Another call is made instead, which writes less.
+    /// A different call that writes less is made instead.
     Shorten { number: i64, buffer: u64, length: u64 },
 }
 
@@ -41,7 +41,7 @@ pub(super) enum CallPlan {
     Create {
         resolved: ResolvedPath,
     },
-    /// An `open` of a directory for a file without a name.
+    /// An `open` of a directory for an unnamed file.
     CreateUnnamed,
     Write {
         node: Node,
@@ -49,7 +49,7 @@ pub(super) enum CallPlan {
         vector: bool,
         sync: WriteSync,
     },
-    /// The kernel moves the bytes itself; they are read back.
+    /// The kernel copies the bytes itself; they are read back.
     Copied {
         node: Node,
         fd: i32,
@@ -78,22 +78,22 @@ pub(super) enum CallPlan {
     Make {
         resolved: ResolvedPath,
     },
-    /// All is known: these happen if the call succeeds.
+    /// Everything is known: these happen if the call succeeds.
     Emit(Vec<Action>),
     Mode {
         node: Node,
         subject: Subject,
-        /// The access list that comes with it.
+        /// The access list that is set with it.
         list: Option<Arc<[u8]>>,
     },
     Map,
-    /// The task was given all its processors for as long as it asks for them.
+    /// The task temporarily has all its processors while it queries them.
     Unpinned,
-    /// The recording ends if the call succeeds.
+    /// The recording fails if the call succeeds.
     Refuse {
         why: &'static str,
     },
-    /// The recording ends unless the kernel does not know the call either.
+    /// The recording fails unless the kernel does not know the call either.
     RefuseUnknown {
         number: i64,
     },

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 
 use libc::{c_int, c_void, pid_t};
 
-// Spelled out: their types differ between C libraries.
+// Written out: their types differ between C libraries.
 const CONT: u32 = 7;
 const SYSCALL: u32 = 24;
 const GET_SYSCALL_INFO: u32 = 0x420e;
@@ -16,8 +16,8 @@ const LISTEN: u32 = 0x4208;
 const GETEVENTMSG: u32 = 0x4201;
 
 const OPTION_EXITKILL: usize = 0x0010_0000;
-/// Stop at system calls with bit 7 set, follow every fork, vfork and clone, tell of exec, of the
-/// end of tasks, and of what the filter stops; kill the workload when the tracer ends.
+/// Stop at system calls with bit 7 set, follow every fork, vfork and clone, report exec, the
+/// end of tasks, and calls that the filter stops; kill the workload when the tracer ends.
 const OPTIONS: usize = 0x01 | 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80 | OPTION_EXITKILL;
 
 /// A call that the filter stopped.
@@ -25,7 +25,7 @@ const OPTIONS: usize = 0x01 | 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80 | OPTION_E
 pub(super) struct StoppedCall {
     pub(super) number: i64,
     pub(super) arguments: [u64; 6],
-    /// What the filter answered.
+    /// The filter's reason.
     pub(super) reason: u32,
 }
 
@@ -46,7 +46,7 @@ const EXIT: u8 = 2;
 const SECCOMP: u8 = 3;
 
 fn ptrace(request: u32, pid: pid_t, address: usize, data: *mut c_void) -> io::Result<i64> {
-    // SAFETY: the callers give requests whose data is a number, or points to memory that is large
+    // SAFETY: the callers pass requests whose data is a number, or points to memory that is large
     // enough for what the kernel writes.
     let result = unsafe { libc::ptrace(request as _, pid, address as *mut c_void, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i64) }
@@ -61,17 +61,17 @@ pub(super) fn resume(pid: pid_t, signal: c_int) -> io::Result<()> {
     gone_is_fine(ptrace(CONT, pid, 0, signal as usize as *mut c_void))
 }
 
-/// Resumes a task until the end of the call it is in.
+/// Resumes a task until the end of its current call.
 pub(super) fn resume_to_exit(pid: pid_t, signal: c_int) -> io::Result<()> {
     gone_is_fine(ptrace(SYSCALL, pid, 0, signal as usize as *mut c_void))
 }
 
-/// Leaves a task in the group stop it is in.
+/// Leaves a task in its group stop.
 pub(super) fn stay_stopped(pid: pid_t) -> io::Result<()> {
     gone_is_fine(ptrace(LISTEN, pid, 0, std::ptr::null_mut()))
 }
 
-/// A task that was killed meanwhile: the next wait reports it.
+/// The task may have been killed in the meantime: the next wait reports it.
 fn gone_is_fine(result: io::Result<i64>) -> io::Result<()> {
     match result {
         Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error),
@@ -88,11 +88,11 @@ pub(super) fn message(pid: pid_t) -> io::Result<u64> {
 fn info(pid: pid_t) -> io::Result<Info> {
     let mut info = MaybeUninit::<Info>::zeroed();
     ptrace(GET_SYSCALL_INFO, pid, size_of::<Info>(), info.as_mut_ptr().cast())?;
-    // SAFETY: zeros are a valid value, and the kernel wrote over a part of them.
+    // SAFETY: zeros are a valid value, and the kernel overwrote a part of them.
     Ok(unsafe { info.assume_init() })
 }
 
-/// The call a task is stopped at; none if it is not at one any more.
+/// The call a task is stopped at; `None` if it is not stopped at one any more.
 pub(super) fn stopped(pid: pid_t) -> io::Result<Option<StoppedCall>> {
     let info = match info(pid) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
@@ -106,7 +106,7 @@ pub(super) fn stopped(pid: pid_t) -> io::Result<Option<StoppedCall>> {
     }))
 }
 
-/// The call that a task is about to make, and its architecture; none if it is not at the beginning
+/// The call that a task is about to make, and its architecture; `None` if it is not at the beginning
 /// of one.
 pub(super) fn entered(pid: pid_t) -> io::Result<Option<(StoppedCall, u32)>> {
     let info = match info(pid) {
@@ -118,7 +118,7 @@ pub(super) fn entered(pid: pid_t) -> io::Result<Option<(StoppedCall, u32)>> {
     Ok((info.op == ENTRY).then_some((call, info.arch)))
 }
 
-/// What the call returned, negative for an error.
+/// The return value of the call, negative for an error.
 pub(super) fn returned(pid: pid_t) -> io::Result<Option<i64>> {
     let info = match info(pid) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
@@ -130,7 +130,7 @@ pub(super) fn returned(pid: pid_t) -> io::Result<Option<i64>> {
 /// The registers of a task that is stopped at a call.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 type Registers = libc::user_regs_struct;
-// Never asked for: nothing is recorded there.
+// Unused: recording is not supported there.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 type Registers = [u64; 64];
 
@@ -152,10 +152,10 @@ fn set_registers(pid: pid_t, registers: &mut Registers) -> io::Result<()> {
     }
 }
 
-/// None of a task that was killed meanwhile.
+/// `None` if the task was killed in the meantime.
 fn registers(pid: pid_t) -> io::Result<Option<Registers>> {
     let mut registers = MaybeUninit::<Registers>::zeroed();
-    // SAFETY: zeros are a valid value; the kernel writes over them.
+    // SAFETY: zeros are a valid value; the kernel overwrites them.
     match transfer(GET_REGISTERS, pid, GENERAL, unsafe { registers.assume_init_mut() }) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
         // SAFETY: as above.
@@ -163,7 +163,7 @@ fn registers(pid: pid_t) -> io::Result<Option<Registers>> {
     }
 }
 
-/// What leads to the caller of a task that is stopped at a call.
+/// The registers that lead to the caller of a task stopped at a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StackRegisters {
     pub(super) instruction: u64,
@@ -172,7 +172,7 @@ pub(super) struct StackRegisters {
     pub(super) link: u64,
 }
 
-/// None of a task that was killed meanwhile.
+/// `None` if the task was killed in the meantime.
 pub(super) fn stack_registers(pid: pid_t) -> io::Result<Option<StackRegisters>> {
     #[cfg(target_arch = "x86_64")]
     let found = registers(pid)?.map(|registers| StackRegisters {
@@ -193,7 +193,7 @@ pub(super) fn stack_registers(pid: pid_t) -> io::Result<Option<StackRegisters>> 
     Ok(found)
 }
 
-/// Has a task that is stopped at the beginning of a call make another one, with other second and
+/// Makes a task that is stopped at the beginning of a call make another one, with other second and
 /// third arguments. A negative number makes none.
 pub(super) fn change_call(pid: pid_t, number: i64, second: u64, third: u64) -> io::Result<()> {
     let Some(mut registers) = registers(pid)? else { return Ok(()) };
@@ -204,7 +204,7 @@ pub(super) fn change_call(pid: pid_t, number: i64, second: u64, third: u64) -> i
     #[cfg(target_arch = "aarch64")]
     {
         (registers.regs[1], registers.regs[2]) = (second, third);
-        // NT_ARM_SYSTEM_CALL: the number is not among the registers there.
+        // NT_ARM_SYSTEM_CALL: on this architecture the number is not a general register.
         transfer(SET_REGISTERS, pid, 0x404, &mut (number as c_int))?;
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -212,8 +212,8 @@ pub(super) fn change_call(pid: pid_t, number: i64, second: u64, third: u64) -> i
     set_registers(pid, &mut registers)
 }
 
-/// Gives a task that is stopped at the end of a call the result of it, and its second and third
-/// arguments back, which programs expect to find unchanged.
+/// Sets the result of a call for a task that is stopped at its end, and restores its second and third
+/// arguments, which programs expect to be unchanged.
 pub(super) fn change_result(pid: pid_t, result: i64, second: u64, third: u64) -> io::Result<()> {
     let Some(mut registers) = registers(pid)? else { return Ok(()) };
     #[cfg(target_arch = "x86_64")]
@@ -229,20 +229,20 @@ pub(super) fn change_result(pid: pid_t, result: i64, second: u64, third: u64) ->
     set_registers(pid, &mut registers)
 }
 
-/// What a wait found.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Exited(c_int),
     Killed(c_int),
     /// The filter stopped a call at its beginning.
     CallBegins,
-    /// A call ends; or begins, where the kernel stops at every call.
+    /// A call ends; or begins, if the kernel stops at every call.
     CallEnds,
     /// A task began a new one.
     NewTask,
     Executed,
     /// The task is about to end; it still has its descriptors.
-    RunOutcome,
+    Exiting,
     /// A new task's first stop, or the end of a group stop.
     Resumed,
     /// The whole process was stopped by a signal.
@@ -250,7 +250,7 @@ pub(super) enum Event {
     Signal(c_int),
 }
 
-/// Waits for the next event of a task of this thread; none when there are no tasks left.
+/// Waits for the next event of a task of this thread; `None` if there are no tasks left.
 pub(super) fn wait() -> io::Result<Option<(pid_t, Event)>> {
     Ok(match wait_with(0)? {
         Polled::Event(pid, event) => Some((pid, event)),
@@ -258,7 +258,7 @@ pub(super) fn wait() -> io::Result<Option<(pid_t, Event)>> {
     })
 }
 
-/// What there is without waiting.
+/// The result of polling.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Polled {
     Event(pid_t, Event),
@@ -275,8 +275,8 @@ fn wait_with(flags: c_int) -> io::Result<Polled> {
     let mut status = 0;
     let flags = libc::__WALL | libc::__WNOTHREAD | flags;
     loop {
-        // SAFETY: the status is ours. Only children and tracees of this thread are waited for, so
-        // that nobody else's child is taken away.
+        // SAFETY: the status is a local variable. Only children and tracees of this thread are waited for, so
+        // no other thread's child is reaped.
         let pid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
         match pid {
             0 => return Ok(Polled::Nothing),
@@ -304,7 +304,7 @@ fn event(status: c_int) -> Event {
             Event::NewTask
         }
         libc::PTRACE_EVENT_EXEC => Event::Executed,
-        libc::PTRACE_EVENT_EXIT => Event::RunOutcome,
+        libc::PTRACE_EVENT_EXIT => Event::Exiting,
         libc::PTRACE_EVENT_SECCOMP => Event::CallBegins,
         // PTRACE_EVENT_STOP.
         128 if matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) => {

@@ -1,10 +1,10 @@
-//! The line of Python that a task of CPython is at.
+//! The current Python line of a task of CPython.
 //!
-//! The interpreter keeps its frames in structures of its own, which are read from its memory:
+//! The interpreter keeps its frames in its own structures, which are read from its memory:
 //! `_PyRuntime` leads to the threads, a thread to its innermost frame, a frame to its code object,
 //! and the code object's table to the line. The layouts are those of 3.11 and 3.12 on 64 bits;
-//! 3.13 describes its own. Other versions have no lines. Whatever does not look as it should ends
-//! the search without a line: the memory is another program's.
+//! 3.13 describes its own. Other versions have no lines. Anything unexpected ends
+//! the search without a line: the memory belongs to another program.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,16 +18,16 @@ use super::stack_capture::mapped_files;
 use super::task_memory;
 use crate::call_stack::ScriptLine;
 
-/// Lists and stacks that are longer are not followed to their end.
+/// Longer lists and stacks are not followed to their end.
 const MOST_THREADS: usize = 256;
 const MOST_FRAMES: usize = 48;
 /// Longer texts and tables are not read.
 const MOST_BYTES: u64 = 1 << 20;
-/// The bytes of a frame and of a code object that matter.
+/// The relevant bytes of a frame and of a code object.
 const FRAME: usize = 96;
 const CODE: usize = 208;
 
-/// Where things are in the interpreter's structures.
+/// Offsets in the interpreter's structures.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     /// In the runtime: the first interpreter.
@@ -37,7 +37,7 @@ struct Layout {
     next_thread: u64,
     native_id: u64,
     frame: u64,
-    /// Where a thread has a C frame, where that has the innermost frame.
+    /// The offset of a thread's C frame, if that contains the innermost frame.
     c_frame: Option<u64>,
     code: u64,
     previous: u64,
@@ -47,7 +47,7 @@ struct Layout {
     lines: u64,
     first_line: u64,
     bytecode: u64,
-    /// The header of a string whose characters are all ASCII.
+    /// The size of the header of a string whose characters are all ASCII.
     text: u64,
 }
 
@@ -82,7 +82,7 @@ const V3_12: Layout = Layout {
     ..V3_11
 };
 
-/// What a version of CPython that describes itself begins its runtime with.
+/// The first bytes of the runtime of a CPython version that describes itself.
 const COOKIE: &[u8; 8] = b"xdebugpy";
 
 /// An interpreter in a process.
@@ -94,7 +94,7 @@ pub(super) struct Python {
     known: HashMap<CodeKey, Option<CodeLines>>,
 }
 
-/// A code object: another one at the same address has other texts.
+/// Identifies a code object: another one at the same address has other texts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct CodeKey {
     address: u64,
@@ -111,7 +111,7 @@ struct CodeLines {
 }
 
 impl Python {
-    /// The interpreter of a process, if it is one whose layout is known.
+    /// The interpreter of a process, if it has one with a known layout.
     pub(super) fn find(process: pid_t, maps: &[u8]) -> Option<Self> {
         let mapped = mapped_files(maps).filter(|mapped| mapped.offset == 0);
         mapped.into_iter().find_map(|mapped| {
@@ -127,7 +127,7 @@ impl Python {
         })
     }
 
-    /// Where the task is: in the innermost function that is not one of the standard library.
+    /// The task's position: in the innermost function that is not of the standard library.
     pub(super) fn line(&mut self, pid: pid_t) -> Option<ScriptLine> {
         let mut frame = self.innermost(pid)?;
         let mut first = None;
@@ -238,7 +238,7 @@ fn minor_version(path: &Path) -> Option<u32> {
     rest[..end].parse().ok()
 }
 
-/// The layout that 3.13 describes itself (`_Py_DebugOffsets`).
+/// The layout as described by 3.13 itself (`_Py_DebugOffsets`).
 fn described(process: pid_t, runtime: u64) -> Option<Layout> {
     let bytes = task_memory::bytes(process, runtime, 47 * 8).ok()?;
     let at = |index: u64| word(&bytes, index * 8);
@@ -268,7 +268,7 @@ fn described(process: pid_t, runtime: u64) -> Option<Layout> {
     Some(layout)
 }
 
-/// The line of a code unit in a table of locations, as `Objects/locations.md` of CPython has it.
+/// The line of a code unit in a table of locations, as specified in CPython's `Objects/locations.md`.
 fn line_of(table: &[u8], first_line: u32, unit: u64) -> Option<u32> {
     let mut bytes = table.iter().copied();
     let (mut line, mut at) = (i64::from(first_line), 0);
@@ -321,7 +321,7 @@ fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
     Some(if value & 1 == 0 { magnitude } else { -magnitude })
 }
 
-/// Where a symbol of a mapped ELF file is in memory.
+/// The address in memory of a symbol of a mapped ELF file.
 fn symbol(path: &Path, start: u64, name: &[u8]) -> io::Result<Option<u64>> {
     let file = File::open(path)?;
     let read = |at: u64, length: u64| -> io::Result<Vec<u8>> {
@@ -336,7 +336,7 @@ fn symbol(path: &Path, start: u64, name: &[u8]) -> io::Result<Option<u64>> {
     if header[..5] != *b"\x7fELF\x02" {
         return Ok(None);
     }
-    // A program that is not position-independent is where it says.
+    // A program that is not position-independent is loaded at its own addresses.
     let bias = if half(&header, 16) == 2 { 0 } else { start };
     let (count, size) = (half(&header, 60), half(&header, 58));
     let table = read(long(&header, 40), count * size)?;

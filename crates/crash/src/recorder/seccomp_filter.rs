@@ -1,13 +1,13 @@
 //! The seccomp program that decides, inside the kernel, which calls stop the workload.
 //!
-//! Everything else runs at full speed: calls that are always let through never even reach the
-//! program on kernels that cache that (5.11 and later).
+//! All other calls run at full speed: kernels from 5.11 on cache which calls always pass, and do not
+//! even run the program for them.
 
 use libc::{c_long, sock_filter};
 
 use super::syscalls::{NEWEST, StopCondition, Syscall};
 
-/// What the stop is for, in the low bits of the filter's answer.
+/// The reason for a stop, in the low bits of the filter's answer.
 pub(super) const LISTED: u32 = 0;
 /// A call of another architecture, such as 32-bit code on a 64-bit kernel.
 pub(super) const OTHER_ARCHITECTURE: u32 = 1;
@@ -16,10 +16,10 @@ pub(super) const UNKNOWN: u32 = 2;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
-// Compiled, never run: no machine of that kind was at hand.
+// Compiled but never run: no machine of that kind was available.
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
-// Never asked for: nothing is recorded there.
+// Unused: recording is not supported there.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: u32 = 0;
 
@@ -82,7 +82,7 @@ pub(super) fn program(calls: &[Syscall]) -> Vec<sock_filter> {
 }
 
 /// Why a call stops, as the program would answer: for a recorder that the kernel stops at every
-/// call, because the program would not be asked. `None` for a call that goes on.
+/// call, because the program would be ineffective. `None` for a call that continues.
 pub(super) fn reason(
     calls: &[Syscall],
     arch: u32,
@@ -113,7 +113,7 @@ fn holds(when: StopCondition, arguments: &[u64; 6]) -> bool {
     }
 }
 
-/// Stops if the test holds, and continues after its steps if not. Flags live in the low halves.
+/// Stops if the test is true, and continues after its steps if not. Flags are in the low halves.
 fn test(when: StopCondition) -> Vec<sock_filter> {
     let load = |argument: usize| step(LOAD, ARGUMENTS + 8 * argument as u32, 0, 0);
     match when {
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::recorder::syscalls::table;
 
-    /// What the program answers, by the rules of the kernel's interpreter.
+    /// The answer of the program, by the rules of the kernel's interpreter.
     fn answer(program: &[sock_filter], arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
         let mut at = 0;
         let mut value = 0_u32;

@@ -1,9 +1,9 @@
 //! Keeps the stack of a task that is stopped at a call.
 //!
-//! Finding names takes milliseconds, and a call is recorded in microseconds, so that nothing but
+//! Finding names takes milliseconds, and recording a call microseconds, so only
 //! memory is copied here. Of the stack only words are kept that may be addresses of code or of the
 //! stack itself: unwinding reads no others. Blocks that did not change since the task's last call
-//! are not even looked at.
+//! are not examined.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,11 +17,11 @@ use libc::pid_t;
 use super::{ptrace, python_line, task_memory};
 use crate::call_stack::{BLOCK, CallStacks, CapturedStack, CodeImage, CodeMapping, StackBlock};
 
-/// The most that is kept of one stack. What is further out is not shown.
+/// Maximum size of a kept stack. Frames further out are not shown.
 const MOST: usize = 64 << 10;
-/// No more words are kept: 64 MiB.
+/// Maximum number of kept words: 64 MiB.
 const WORDS: usize = 4 << 20;
-/// Nor stacks.
+/// Maximum number of kept stacks.
 const STACKS: usize = 1 << 20;
 const IMAGES: usize = 1024;
 
@@ -34,7 +34,7 @@ pub(super) struct StackCapture {
     known_stacks: HashMap<CapturedStack, u32>,
     words: usize,
     last: HashMap<pid_t, LastStack>,
-    /// The stack of the call at which a task is stopped, if it was asked for.
+    /// The stack of the call at which a task is stopped, if it was captured.
     current: Option<u32>,
     buffer: Vec<u8>,
 }
@@ -47,7 +47,7 @@ struct ProcessCode {
     python: Option<python_line::Python>,
 }
 
-/// What a task's stack was at its last call.
+/// A task's stack at its last call.
 #[derive(Debug, Default)]
 struct LastStack {
     image: u32,
@@ -62,7 +62,7 @@ impl StackCapture {
         self.current = None;
     }
 
-    /// The process maps code, runs another program, or has ended.
+    /// The process maps code, executes another program, or has ended.
     pub(super) fn code_changes(&mut self, process: pid_t) {
         self.images.remove(&process);
     }
@@ -71,12 +71,12 @@ impl StackCapture {
         self.last.remove(&pid);
     }
 
-    /// An operation was recorded while the task is stopped at the call that did it.
+    /// An operation was recorded while the task is stopped at its call.
     pub(super) fn operation(&mut self, pid: pid_t, process: pid_t) {
         let stack = match self.current {
             Some(stack) => stack,
             None => {
-                // A stack that cannot be read is left out: the recording is right without it.
+                // A stack that cannot be read is left out: the recording is valid without it.
                 let stack = self.capture(pid, process).ok().flatten().unwrap_or(0);
                 self.current = Some(stack);
                 stack
@@ -85,7 +85,7 @@ impl StackCapture {
         self.stacks.operations.push(stack);
     }
 
-    /// An operation that no call of the workload did.
+    /// An operation without a call of the workload.
     pub(super) fn operation_without_stack(&mut self) {
         self.stacks.operations.push(0);
     }
@@ -172,7 +172,7 @@ impl StackCapture {
     }
 }
 
-/// The words of a block that lead into code, or to another place on the stack.
+/// The words of a block that point into code, or to another place on the stack.
 fn addresses(bytes: &[u8], code: &[(u64, u64)], stack: (u64, u64)) -> StackBlock {
     let mut words = Vec::new();
     for (index, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
@@ -192,7 +192,7 @@ fn addresses(bytes: &[u8], code: &[(u64, u64)], stack: (u64, u64)) -> StackBlock
     StackBlock { words }
 }
 
-/// The lines of `/proc/<pid>/maps` that are code from files.
+/// The lines of `/proc/<pid>/maps` for code from files.
 fn code_mappings(maps: &[u8]) -> Vec<CodeMapping> {
     mapped_files(maps)
         .filter(|mapped| mapped.executable)
@@ -223,7 +223,7 @@ pub(super) struct MappedFile<'a> {
     pub(super) path: &'a Path,
 }
 
-/// The lines of `/proc/<pid>/maps` that are of files.
+/// The lines of `/proc/<pid>/maps` for files.
 pub(super) fn mapped_files(maps: &[u8]) -> impl Iterator<Item = MappedFile<'_>> {
     maps.split(|byte| *byte == b'\n').filter_map(|line| {
         let path = &line[line.iter().position(|byte| *byte == b'/')?..];

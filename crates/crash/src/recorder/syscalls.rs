@@ -1,24 +1,24 @@
-//! Which system calls the recorder stops at, and where each keeps its arguments.
+//! Which system calls the recorder stops at, and the meaning of their arguments.
 //!
-//! A call that can change a directory tree is either here with its meaning or here to be refused.
-//! Nothing else is decided in this file.
+//! Every call that can change a directory tree is listed here, with its meaning or to be refused.
+//! This file decides nothing else.
 
 use libc::c_long;
 
-/// Where a call names a file: the descriptor its path starts from, and the path.
+/// How a call names a file: the descriptor that its path starts from, and the path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathArgument {
-    /// The argument that holds the descriptor; none means the working directory.
+    /// The argument with the descriptor; `None` means the working directory.
     pub(super) base: Option<usize>,
     pub(super) path: usize,
 }
 
-/// What a call works on.
+/// What a call operates on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Subject {
     Path {
         at: PathArgument,
-        /// Not followed where the path ends in a symbolic link.
+        /// Does not follow a symbolic link at the end of the path.
         itself: bool,
         /// The argument with `AT_` flags.
         flags: Option<usize>,
@@ -29,7 +29,7 @@ pub(super) enum Subject {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OpenFlags {
     Argument(usize),
-    /// `creat`, which newer architectures left out.
+    /// `creat`, which newer architectures omit.
     #[cfg(target_arch = "x86_64")]
     Fixed(i32),
     /// The argument that points to an `open_how`.
@@ -94,17 +94,17 @@ pub(super) enum CallMeaning {
     },
     Map,
     Protect,
-    /// It changes nothing, and can fail.
+    /// It changes nothing, but can fail.
     Read,
     Close,
-    /// It may change what descriptors are open on, or how.
+    /// It may change which files descriptors refer to, or how.
     Descriptors,
-    /// Which processors a task may use, asked for. The C library does it when it looks at a stack.
+    /// Queries which processors a task may use. The C library does so when it examines a stack.
     GetProcessors,
     SetProcessors,
-    /// It may change files past the recorder.
+    /// It may change files unnoticed by the recorder.
     Refuse(&'static str),
-    /// The same, where it succeeds.
+    /// The same, if it succeeds.
     RefuseSuccess(&'static str),
 }
 
@@ -123,7 +123,7 @@ pub(super) enum StopCondition {
         mask: u32,
         value: u32,
     },
-    /// The argument is this.
+    /// The argument has this value.
     Equals {
         argument: usize,
         value: u32,
@@ -138,7 +138,7 @@ pub(super) struct Syscall {
     pub(super) when: StopCondition,
 }
 
-/// The newest call this table was written for; later ones are refused where they succeed.
+/// The newest call when this table was written; later ones are refused if they succeed.
 pub(super) const NEWEST: c_long = 470;
 
 const fn call(number: c_long, name: &'static str, what: CallMeaning) -> Syscall {
@@ -162,7 +162,7 @@ const fn cwd(path: usize, itself: bool) -> Subject {
     Subject::Path { at: PathArgument { base: None, path }, itself, flags: None }
 }
 
-/// Creating, truncating or unnamed: all that an `open` can change.
+/// The flags with which an `open` can change something: creating, truncating or unnamed.
 const CHANGES: u32 = (libc::O_CREAT | libc::O_TRUNC | libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
 
 const FOREIGN_IO: &str = "its writes happen inside the kernel, where the recorder does not see them; most programs have a \
@@ -178,7 +178,7 @@ const OPEN_FLAGS: fn(usize) -> StopCondition =
 /// Whether the numbers below are this processor's.
 pub(super) const SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// The calls to stop at where one of them is to fail: those that only read can fail, too.
+/// The calls to stop at if one of them must fail: calls that only read can fail, too.
 pub(super) fn table_with_reads() -> Vec<Syscall> {
     let mut calls = table();
     for call in &mut calls {
@@ -201,7 +201,7 @@ pub(super) fn table_with_reads() -> Vec<Syscall> {
     calls
 }
 
-/// Stops where code is mapped, too: call stacks lead through it from then on.
+/// Stops when code is mapped, too: call stacks lead through it from then on.
 pub(super) fn code_mapping() -> Syscall {
     let when = StopCondition::Bits { argument: 2, mask: libc::PROT_EXEC as u32 };
     Syscall { when, ..call(libc::SYS_mmap, "mmap", CallMeaning::Map) }
@@ -217,7 +217,7 @@ pub(super) fn table() -> Vec<Syscall> {
     [content_calls(), name_calls(), sync_and_attribute_calls(), refused_calls(), legacy()].concat()
 }
 
-/// Calls that change or sync what is in a file, or what a descriptor or a mapping leads to.
+/// Calls that change or sync the content of a file, or the target of a descriptor or a mapping.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn content_calls() -> Vec<Syscall> {
     use CallMeaning::*;
@@ -343,7 +343,7 @@ fn refused_calls() -> Vec<Syscall> {
             ..call(libc::SYS_open_by_handle_at, "open_by_handle_at", RefuseSuccess(HANDLE))
         },
     ];
-    // FICLONE, FICLONERANGE, and ext4's moving of extents.
+    // FICLONE, FICLONERANGE, and ext4's exchange of extents.
     for value in [0x4004_9409, 0x4020_940d, 0xc028_660f] {
         let when = StopCondition::Equals { argument: 1, value };
         calls.push(Syscall {
@@ -354,7 +354,7 @@ fn refused_calls() -> Vec<Syscall> {
     calls
 }
 
-/// The calls that newer architectures left out.
+/// The calls that newer architectures omit.
 #[cfg(target_arch = "x86_64")]
 fn legacy() -> Vec<Syscall> {
     use CallMeaning::*;

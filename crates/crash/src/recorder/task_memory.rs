@@ -1,4 +1,4 @@
-//! Reads the memory of a stopped task: paths, buffers and vectors that it gave to a call.
+//! Reads the memory of a stopped task: paths, buffers and vectors that it passed to a call.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use libc::{c_void, iovec, pid_t};
 
 const PAGE: usize = 4096;
-/// The kernel takes no longer path, vector or attribute name.
+/// Maximum length of a path, vector or attribute name in the kernel.
 const PATH: usize = 4096;
 const VECTOR: u64 = 1024;
 
@@ -18,7 +18,7 @@ pub(super) fn bytes(pid: pid_t, address: u64, length: usize) -> io::Result<Vec<u
     Ok(buffer)
 }
 
-/// The first `length` bytes that a vector of buffers holds.
+/// The first `length` bytes of a vector of buffers.
 pub(super) fn vector(pid: pid_t, address: u64, count: u64, length: usize) -> io::Result<Vec<u8>> {
     let entries = bytes(pid, address, size_of::<iovec>() * count.min(VECTOR) as usize)?;
     let mut left = length;
@@ -36,7 +36,7 @@ pub(super) fn vector(pid: pid_t, address: u64, count: u64, length: usize) -> io:
     Ok(buffer)
 }
 
-/// A number that the task keeps in its memory.
+/// A number in the task's memory.
 pub(super) fn word(pid: pid_t, address: u64) -> io::Result<u64> {
     Ok(number(&bytes(pid, address, 8)?))
 }
@@ -45,12 +45,12 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// A string that ends with NUL.
+/// A NUL-terminated string.
 pub(super) fn text(pid: pid_t, address: u64) -> io::Result<OsString> {
     let mut text = Vec::new();
     let mut at = address;
     while text.len() <= PATH {
-        // The next page may not be there, and the string may end before it.
+        // The next page may not exist, and the string may end before it.
         let size = PAGE - at as usize % PAGE;
         // Most paths are short.
         let size = if text.is_empty() { size.min(256) } else { size };
@@ -65,7 +65,7 @@ pub(super) fn text(pid: pid_t, address: u64) -> io::Result<OsString> {
     Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG))
 }
 
-/// As much as there is from an address on, up to `most` bytes, into a buffer that is emptied first.
+/// Up to `most` bytes from an address on, as far as they exist, into a buffer that is cleared first.
 pub(super) fn available(
     pid: pid_t,
     address: u64,
@@ -74,7 +74,7 @@ pub(super) fn available(
 ) -> io::Result<()> {
     buffer.clear();
     buffer.reserve(most);
-    // What ends in the middle is given up to the last part that is there.
+    // If the range ends early, the bytes up to its last existing page are returned.
     let mut remote = Vec::with_capacity(most / PAGE + 1);
     let (mut at, end) = (address, address.saturating_add(most as u64));
     while at < end {
@@ -83,15 +83,15 @@ pub(super) fn available(
         at += size as u64;
     }
     let local = iovec { iov_base: buffer.spare_capacity_mut().as_mut_ptr().cast(), iov_len: most };
-    // SAFETY: the local part is reserved memory of that size; the remote part is looked at by the
-    // kernel alone, which refuses addresses that are not there.
+    // SAFETY: the local part is reserved memory of that size; only the kernel accesses the remote part,
+    // and it refuses addresses that do not exist.
     let read = unsafe {
         libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), remote.len() as _, 0)
     };
     if read < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has written as many.
+    // SAFETY: the kernel has written this many bytes.
     unsafe { buffer.set_len(read as usize) };
     Ok(())
 }
@@ -107,8 +107,8 @@ fn gather(pid: pid_t, parts: &[(u64, usize)], buffer: &mut Vec<u8>) -> io::Resul
         buffer.reserve(wanted);
         let local =
             iovec { iov_base: buffer.spare_capacity_mut().as_mut_ptr().cast(), iov_len: wanted };
-        // SAFETY: the local part is reserved memory of that size; the remote part is looked at by
-        // the kernel alone, which refuses addresses that are not there.
+        // SAFETY: the local part is reserved memory of that size; only the kernel accesses the remote
+        // part, and it refuses addresses that do not exist.
         let read = unsafe {
             libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), remote.len() as _, 0)
         };

@@ -3,8 +3,8 @@
 //!
 //! Theory of operation. A call that concerns the tree stops its task twice, before and after. While
 //! one task is between the two, every other task that comes to such a call waits at its beginning,
-//! so the order in the log is the order in which things happened, and what is found out before a
-//! call still holds when it is made.
+//! so the log has the order in which things happened, and facts found before a
+//! call are still true when it is made.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ use super::syscalls::Syscall;
 use crate::operation::{Action, Entry, LeftRunning, Node, Operation};
 use crate::recorded_bytes::ByteStore;
 
-/// Files outside that were written and not synced are only worth knowing if they are moved in.
+/// Maximum number of unsynced files outside of the tree to remember, which only matters if they are moved in.
 const OUTSIDE: usize = 100_000;
 
 #[derive(Debug)]
@@ -43,46 +43,46 @@ pub(super) struct Task {
 pub(super) struct Tracer {
     pub(super) nodes: Nodes,
     pub(super) device: u64,
-    /// Whether a descriptor's inode number can be trusted without asking for its device.
+    /// Whether a descriptor's inode number identifies the file without its device.
     plain: bool,
     devices: HashMap<u64, u64>,
-    /// What descriptors are open on, as long as there is one task and it changes none of them.
+    /// Open files by descriptor, as long as there is one task and it changes none of them.
     opened: HashMap<i32, OpenFile>,
     table: Vec<Syscall>,
     calls: HashMap<i64, Syscall>,
-    /// The kernel stops at every call, since a filter would not be asked.
+    /// The kernel stops at every call, because a filter would be ineffective.
     every_call: bool,
     pub(super) tasks: HashMap<pid_t, Task>,
     appeared: u32,
     pub(super) pin: Option<CpuPin>,
-    /// The task that is in a call which concerns the tree.
+    /// The task inside a call that concerns the tree.
     holder: Option<pid_t>,
     waiting: VecDeque<(pid_t, StoppedCall)>,
     pub(super) mappings: Mappings,
     outside: HashSet<FileId>,
-    /// Files outside that were mapped to write to: nobody sees what is stored there, or when.
+    /// Files outside that were mapped for writing: stores to them are not observed.
     mapped_outside: HashSet<FileId>,
-    /// Where the workload's lines go, if they are acknowledgements.
+    /// The file that gets the workload's lines, if they are acknowledgements.
     pub(super) stdout: Option<FileId>,
     pub(super) line: Vec<u8>,
     pub(super) entries: Vec<Entry>,
-    /// What they write.
+    /// The bytes they write.
     pub(super) bytes: ByteStore,
     /// Files that a task was changing when it died.
     pub(super) unsure: Vec<Node>,
-    /// Calls that could fail, where one has to.
+    /// Calls that could fail, if one must.
     pub(super) faults: Option<FaultWatch>,
-    /// Where operations are called from, if that is to be kept.
+    /// Where operations are called from, if requested.
     pub(super) stacks: Option<StackCapture>,
     pub(super) left_running: LeftRunning,
 }
 
-/// What a descriptor is open on, and how.
+/// The file behind a descriptor, and how it was opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenFile {
     pub(super) id: FileId,
     pub(super) flags: i32,
-    /// Known only if it was looked up just now: every read and write moves it.
+    /// Only known if it was just looked up: every read and write moves it.
     pub(super) position: Option<u64>,
 }
 
@@ -97,7 +97,7 @@ impl OpenFile {
 pub enum WorkloadOutcome {
     /// It exited with this code.
     Exited(i32),
-    /// This signal ended it.
+    /// This signal terminated it.
     Signaled(i32),
 }
 
@@ -167,7 +167,7 @@ impl Tracer {
                 let pending = self.tasks.get_mut(&pid).and_then(|task| task.pending.take());
                 if let Some(pending) = pending {
                     let Some(result) = ptrace::returned(pid).map_err(system)? else {
-                        // Killed at this moment; the next event is its end.
+                        // Just killed; the next event is its end.
                         if let Some(task) = self.tasks.get_mut(&pid) {
                             task.pending = Some(pending);
                         }
@@ -180,7 +180,7 @@ impl Tracer {
                 self.release(pid)
             }
             Event::NewTask => {
-                // Gone already if this fails; its own stops tell of the new task, too.
+                // If this fails it is gone already; its own stops report the new task, too.
                 if let Ok(new) = ptrace::message(pid) {
                     self.appear(new as pid_t);
                 }
@@ -191,8 +191,8 @@ impl Tracer {
                 self.executed(pid)?;
                 self.resume(pid, 0).map_err(system)
             }
-            Event::RunOutcome => {
-                self.outcome(pid)?;
+            Event::Exiting => {
+                self.exiting(pid)?;
                 self.resume(pid, 0).map_err(system)
             }
             Event::Resumed => {
@@ -211,7 +211,7 @@ impl Tracer {
         }
     }
 
-    /// Resumes a task until the next stop that matters.
+    /// Resumes a task until the next relevant stop.
     fn resume(&self, pid: pid_t, signal: i32) -> io::Result<()> {
         match self.every_call {
             true => ptrace::resume_to_exit(pid, signal),
@@ -219,7 +219,7 @@ impl Tracer {
         }
     }
 
-    /// Does what the filter does elsewhere.
+    /// Does the work of the filter.
     fn call_entered(
         &mut self,
         pid: pid_t,
@@ -281,7 +281,7 @@ impl Tracer {
         ptrace::resume_to_exit(pid, 0).map_err(system)
     }
 
-    /// If the task held the tree, the next one may have it.
+    /// If the task was inside such a call, the next one may begin.
     fn release(&mut self, pid: pid_t) -> Result<(), RecordError> {
         if let Some(stacks) = &mut self.stacks {
             stacks.forget_current();
@@ -292,7 +292,7 @@ impl Tracer {
         while self.holder.is_none()
             && let Some((next, stopped)) = self.waiting.pop_front()
         {
-            // Everything is found out again: the tree has changed meanwhile.
+            // All facts are determined again: the tree has changed in the meantime.
             self.call_begins(next, stopped)?;
         }
         Ok(())
@@ -316,7 +316,7 @@ impl Tracer {
         self.tasks.insert(pid, task);
     }
 
-    /// A program was replaced: all other threads are gone, and the one that did it has the
+    /// A program was executed: all other threads are gone, and the calling one has the
     /// process's number now.
     fn executed(&mut self, pid: pid_t) -> Result<(), RecordError> {
         if let Some(stacks) = &mut self.stacks {
@@ -362,7 +362,7 @@ impl Tracer {
         let task = self.tasks.get(&pid).map_or(0, |task| task.number);
         let process = self.process(pid);
         if let Some(stacks) = &mut self.stacks {
-            // Stores are found when the task is at another place already.
+            // Stores are found when the task is somewhere else already.
             match matches!(action, Action::Write { mapped: true, .. }) {
                 true => stacks.operation_without_stack(),
                 false => stacks.operation(pid, process),
@@ -371,7 +371,7 @@ impl Tracer {
         self.entries.push(Entry::Operation(Operation { task, call: call.to_owned(), action }));
     }
 
-    /// Records what was stored into mapped files. Large ones are looked at where it matters most.
+    /// Records stores to mapped files. Large files are only compared where it matters most.
     pub(super) fn record_mapped_writes(
         &mut self,
         pid: pid_t,
@@ -392,7 +392,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Every whole line that the workload prints is a promise.
+    /// Every complete line that the workload prints is a promise.
     pub(super) fn printed(&mut self, pid: pid_t, bytes: &[u8]) -> Result<(), RecordError> {
         self.record_mapped_writes(pid, true)?;
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -418,8 +418,8 @@ impl Tracer {
         task.descriptors.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
     }
 
-    /// What a task's descriptor is open on. Nothing but a look into `/proc` tells, which costs as
-    /// much as a call of the workload, so it is remembered where nobody else can change it.
+    /// The file behind a task's descriptor. Only `/proc` tells, which costs as
+    /// much as a call of the workload, so it is cached if no other task can change it.
     pub(super) fn opened(&mut self, pid: pid_t, fd: i32) -> Result<Option<OpenFile>, RecordError> {
         if let Some(opened) = self.opened.get(&fd) {
             return Ok(Some(*opened));
@@ -431,7 +431,7 @@ impl Tracer {
         Ok(opened)
     }
 
-    /// Descriptors may be open on something else from now on: this one, or any.
+    /// A descriptor may refer to something else from now on: this one, or any.
     pub(super) fn reopened(&mut self, fd: Option<i32>) {
         match fd {
             Some(fd) => _ = self.opened.remove(&fd),
@@ -439,7 +439,7 @@ impl Tracer {
         }
     }
 
-    /// The same, looked up.
+    /// The same, without the cache.
     pub(super) fn descriptor(
         &mut self,
         pid: pid_t,
@@ -449,7 +449,7 @@ impl Tracer {
         if fd < 0 {
             return Ok(None);
         }
-        // A task that was killed meanwhile has none.
+        // A task that was killed in the meantime has none.
         let Ok(descriptors) = self.descriptors(pid) else { return Ok(None) };
         let Some(described) = descriptors.described(fd).map_err(failed)? else {
             return Ok(None);
@@ -467,7 +467,7 @@ impl Tracer {
         Ok(Some(OpenFile { id, flags, position: Some(position) }))
     }
 
-    /// The node a task's descriptor is open on.
+    /// The node behind a task's descriptor.
     pub(super) fn known(
         &mut self,
         pid: pid_t,
@@ -515,7 +515,7 @@ impl Tracer {
     pub(super) fn outside_synced(&mut self, pid: pid_t, fd: i32) -> Result<(), RecordError> {
         if let Some(opened) = self.opened(pid, fd)? {
             self.outside.remove(&opened.id);
-            // As long as it is mapped something can be stored after this.
+            // As long as it is mapped, stores are possible after this.
             let processes = self.processes();
             let inode = opened.id.inode;
             if self.mapped_outside.contains(&opened.id)
@@ -527,7 +527,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Whether all that the workload wrote to a file outside was synced.
+    /// Whether everything that the workload wrote to a file outside was synced.
     pub(super) fn outside_is_clean(&self, id: FileId) -> bool {
         let clean = |files: &HashSet<FileId>| files.len() < OUTSIDE && !files.contains(&id);
         clean(&self.outside) && clean(&self.mapped_outside)
@@ -540,13 +540,13 @@ fn is_sync(action: &Action) -> bool {
 
 fn refused(source: io::Error) -> RecordError {
     match source.raw_os_error() {
-        // What such a kernel says to a request it does not know.
+        // The answer of older kernels to an unknown request.
         Some(libc::EIO) => RecordError::Unsupported { why: "it needs Linux 5.3".to_owned() },
         _ => RecordError::system("ptrace", source),
     }
 }
 
-/// The process that a task is a thread of.
+/// The process that contains a task.
 fn process_of(pid: pid_t) -> pid_t {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let group = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());

@@ -1,4 +1,4 @@
-//! Kills a workload that runs past its time limit or is cancelled.
+//! Kills a workload that exceeds its time limit or is cancelled.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,7 +26,7 @@ impl<'a> Watchdog<'a> {
         Self { process, limit, cancel, exceeded: AtomicU8::new(0) }
     }
 
-    /// Waits for the process to end, and ends it where it has to. The tracer ends the rest.
+    /// Waits for the process to end, and kills it if necessary. The tracer ends the rest.
     pub(super) fn run(&self) {
         let deadline = self.limit.and_then(|limit| Instant::now().checked_add(limit));
         let on = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

@@ -1,4 +1,4 @@
-//! One check as a process: started in its namespace, given its time, and ended with all it started.
+//! One check as a process: started in its namespace, with a time limit, and terminated with all it started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -16,10 +16,10 @@ use crate::variables;
 
 /// How much of a failed check's output is kept.
 const TAIL: u64 = 4 << 10;
-/// How long what was killed may take to be gone before it is looked for.
+/// How long killed processes may take to be gone before they are searched for.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What a check said about a state.
+/// The verdict of a check on a state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CheckResult {
     /// The state is sound.
@@ -38,7 +38,7 @@ pub enum CheckResult {
 pub enum CheckFailure {
     /// It exited with this code.
     Exited(i32),
-    /// This signal ended it.
+    /// This signal terminated it.
     Signaled(i32),
     /// It did not end within this time.
     TimedOut(Duration),
@@ -73,11 +73,11 @@ pub(super) fn run(launch: &CheckLaunch<'_>) -> io::Result<CheckResult> {
     let mut child = start(launch, &output, held.as_raw_fd(), &run_id)?;
     drop(held);
     let ended = wait(&mut child, launch.limit);
-    // The leader is not waited for yet, so the group's number is still its own.
+    // The leader is not reaped yet, so the group's number is still valid.
     // SAFETY: plain numbers; the group is the child's.
     unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
     let status = child.wait()?;
-    // Everything the check started holds the pipe, in whatever group or session.
+    // Every process of the check holds the pipe, in any group or session.
     if !readable(&alive, PATIENCE) {
         kill_by_run_id(&run_id);
     }
@@ -141,7 +141,7 @@ fn start(launch: &CheckLaunch<'_>, output: &File, held: RawFd, run_id: &str) -> 
     command.spawn()
 }
 
-/// Whether the child ended by itself. It is dead, or about to be, in either case.
+/// Whether the child ended by itself. In either case it is dead, or about to be.
 fn wait(child: &mut Child, limit: Duration) -> io::Result<bool> {
     let pidfd = pidfd(child.id())?;
     let ended = readable(&pidfd, limit);
@@ -151,7 +151,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<bool> {
     Ok(ended)
 }
 
-/// Whether there is something to read, or the end, within this time.
+/// Whether there is data, or end-of-file, within this time.
 fn readable(fd: &OwnedFd, limit: Duration) -> bool {
     let deadline = Instant::now().checked_add(limit);
     loop {

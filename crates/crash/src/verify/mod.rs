@@ -1,7 +1,7 @@
 //! Runs a check on crash states, several at a time, each under the path it was recorded at.
 //!
 //! A check is a command: it gets `FIRST_WORK_DIR`, `FIRST_ACKS` (a file, one promise per line),
-//! `FIRST_CRASH_POINT_ID` and `FIRST_CRASH_LABEL`, and says by its exit code whether the state is
+//! `FIRST_CRASH_POINT_ID` and `FIRST_CRASH_LABEL`, and its exit code says whether the state is
 //! good. Which states there are, and what a failure means, is decided elsewhere.
 
 use std::ffi::{OsStr, OsString};
@@ -26,7 +26,7 @@ mod tests;
 
 pub use check_process::{CheckFailure, CheckResult};
 
-/// Longer than any check of a small state takes, short enough to wait for.
+/// Longer than any check of a small state takes, but short enough to wait for.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A state to check.
@@ -42,7 +42,7 @@ pub struct StateToCheck<'a> {
     pub acks: &'a [Vec<u8>],
 }
 
-/// What to run, before it is known how.
+/// What to run, before the machine's abilities are known.
 #[derive(Debug)]
 #[must_use = "nothing is verified before `.prepare()`"]
 pub struct Verifier {
@@ -57,7 +57,7 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// `root` is the path the workload saw.
+    /// `root` is the path that the workload saw.
     pub fn new(program: impl Into<OsString>, root: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -89,32 +89,32 @@ impl Verifier {
         self
     }
 
-    /// Where the check starts; this process's working directory unless said.
+    /// The check's working directory; by default this process's.
     pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
     }
 
-    /// Where states are put; in memory unless said.
+    /// The directory for states; by default in memory.
     pub fn scratch(mut self, directory: impl Into<PathBuf>) -> Self {
         self.scratch = Some(directory.into());
         self
     }
 
-    /// A check that takes longer has failed; 30 s unless said.
+    /// A check that takes longer has failed; 30 s by default.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Whether states appear under the path they were recorded at, which they do unless said or
-    /// impossible.
+    /// Whether states are mounted at the path they were recorded at, which is the default if it is
+    /// possible.
     pub fn mount(mut self, yes: bool) -> Self {
         self.mount = yes;
         self
     }
 
-    /// Finds out what this machine allows.
+    /// Determines what this machine allows.
     pub fn prepare(self) -> io::Result<VerifierPool> {
         let scratch = ScratchDir::new(self.scratch.as_deref())?;
         let note = if self.mount { self.obstacle(&scratch) } else { None };
@@ -143,12 +143,12 @@ pub struct VerifierPool {
 }
 
 impl VerifierPool {
-    /// What is not as it should be, for people.
+    /// A note for people about a limitation.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Checks one state. Calls at the same time need different slots.
+    /// Checks one state. Simultaneous calls need different slots.
     pub fn verify(&self, slot: usize, case: &StateToCheck<'_>) -> io::Result<CheckResult> {
         let files = self.prepare_slot(slot, case)?;
         let namespace = self
@@ -169,7 +169,7 @@ impl VerifierPool {
         })
     }
 
-    /// Records the check of one state, for crashes during recovery. The verdict is in how it ended.
+    /// Records the check of one state, for crashes during recovery. Its outcome contains the verdict.
     pub fn record(&self, slot: usize, case: &StateToCheck<'_>) -> Result<Recorded, RecordError> {
         let failed = |source| RecordError::system("a state to recover", source);
         let files = self.prepare_slot(slot, case).map_err(failed)?;
@@ -260,7 +260,7 @@ impl VerifierPool {
     }
 }
 
-/// Calls `work` on `jobs` threads, each with a slot number of its own. `tell` is called with each
+/// Calls `work` on `jobs` threads, each with its own slot number. `tell` is called with each
 /// result on this thread until it breaks; work in progress is then finished and its result dropped.
 pub fn in_parallel<T: Send, R: Send>(
     jobs: usize,
@@ -287,7 +287,7 @@ pub fn in_parallel<T: Send, R: Send>(
             });
         }
         drop(done);
-        // Gone at the end of this closure, which is what the workers wait for.
+        // Dropped at the end of this closure, which is what the workers wait for.
         let to_do = to_do;
         let mut items = items.into_iter();
         let mut busy = 0;
@@ -313,12 +313,12 @@ pub fn in_parallel<T: Send, R: Send>(
 
 /// Whether a child can have one directory mounted over another.
 pub fn try_mount(source: &Path, target: &Path) -> io::Result<()> {
-    // It is the mount point; a workload's directory may have been removed since.
+    // It is the mount point; the workload may have removed the directory.
     fs::create_dir_all(target)?;
     check_process::can_enter(MountNamespace::new(source, target)?)
 }
 
-/// What one check works on.
+/// The files of one check.
 struct SlotFiles {
     state: PathBuf,
     acks: PathBuf,

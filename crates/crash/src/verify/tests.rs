@@ -46,7 +46,7 @@ t\nwo' && test "$FIRST_CRASH_POINT_ID" = 7 && test "$FIRST_CRASH_LABEL" = 'a "la
             assert!(Path::new(seen.trim()).starts_with(pool.scratch.path()));
         }
     }
-    // Nothing of it happened to the directory itself.
+    // The directory itself is unchanged.
     let names: Vec<_> = fs::read_dir(root.path()).unwrap().collect();
     assert_eq!(names.len(), 1);
 }
@@ -81,7 +81,7 @@ fn what_a_check_leaves_running_is_ended() {
     let pool = shell(root.path(), &script).prepare().unwrap();
     assert_eq!(pool.verify(0, &case(&tree(&[]), &[])).unwrap(), CheckResult::Passed);
     let pid: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
-    // SAFETY: asks whether the process exists, and nothing else.
+    // SAFETY: only checks whether the process exists.
     let gone = unsafe { libc::kill(pid, 0) } < 0;
     assert!(gone || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z "));
 }

@@ -1,5 +1,5 @@
-//! What a crash may leave, said again in another way: by what each name, byte and page has been
-//! since it was synced last. Slow, and weaker than the model, but it shares nothing with it.
+//! What a crash may leave, specified in another way: by the history of each name, byte and page
+//! since its last sync. Slow, and weaker than the model, but independent of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ impl History {
 
     pub(crate) fn check(&self, model: Model, state: &CrashState) -> Result<(), String> {
         let point = state.key.point;
-        // During an operation its sync has not happened.
+        // During an operation its sync has not happened yet.
         let synced = point.operation as usize - usize::from(point.during);
         let last = point.operation as usize;
         self.files(model, state, synced, last)?;
@@ -49,7 +49,7 @@ impl History {
                 self.each_name(&state.tree, synced, last)?;
                 self.single_names(&state.tree, synced)
             }
-            // A sync there is no commit: it keeps some names and not what came before them. A file
+            // A sync there is not a commit: it keeps some names, but not earlier changes. A file
             // that was moved to another directory may have both names.
             Model::Btrfs if self.actions[..last].iter().any(is_sync) => {
                 self.each_name(&state.tree, synced, last)
@@ -58,7 +58,7 @@ impl History {
         }
     }
 
-    /// After which operation everything of a file was surely on disk last.
+    /// The last operation after which the whole file was certainly on disk.
     fn file_synced(&self, node: Node, end: usize) -> usize {
         let covers = |action: &Action| match action {
             Action::Sync { node: one, .. } => *one == node,
@@ -89,7 +89,7 @@ impl History {
             let since = self.file_synced(found.node, synced);
             let mut versions: BTreeSet<Vec<u8>> =
                 (since..=last).map(|at| self.bytes(at, found.node)).collect();
-            // A cut shows in whatever of the file is on disk.
+            // A cut is visible in any part of the file on disk.
             for at in since..last {
                 if let Action::Truncate { node, size } = &self.actions[at]
                     && *node == found.node
@@ -116,7 +116,7 @@ impl History {
                         .enumerate()
                         .all(|(at, byte)| version.get(from + at).copied().unwrap_or(0) == *byte)
                 };
-                // A block that was not there yet reads as zeros.
+                // A new block reads as zeros.
                 if !versions.iter().any(was) && page.iter().any(|byte| *byte != 0) {
                     return Err(format!("{name} never had these bytes at {from}"));
                 }
@@ -155,7 +155,7 @@ impl History {
         Ok(())
     }
 
-    /// All names are as they were after some operation, not before the last commit.
+    /// All names are as they were after one operation, not before the last commit.
     fn journal(&self, tree: &Tree, synced: usize, last: usize) -> Result<(), String> {
         let mut committed = 0;
         for (at, action) in self.actions[..synced].iter().enumerate() {
@@ -170,14 +170,14 @@ impl History {
         }
     }
 
-    /// Each name is as it was since its directory was synced.
+    /// Each name has one of its values since its directory was synced.
     fn each_name(&self, tree: &Tree, synced: usize, last: usize) -> Result<(), String> {
         let names = shape(tree);
         let mut all: BTreeSet<_> = names.keys().cloned().collect();
         self.trees[..=last].iter().for_each(|tree| all.extend(shape(tree).into_keys()));
         for dir_entry in all {
             let sync = |action: &Action| matches!(action, Action::Sync { node, data_only: false } if *node == dir_entry.0);
-            // A rename to another directory lasts with that one.
+            // A rename to another directory is durable with that one.
             let moved = self.actions[..last].iter().any(|action| {
                 matches!(action, Action::Rename { from, to, .. }
                     if from.directory == dir_entry.0 && from.name == dir_entry.1 && to.directory != dir_entry.0)
@@ -195,8 +195,8 @@ impl History {
         Ok(())
     }
 
-    /// No file has two names by a rename, unless the directory that it was moved to was synced
-    /// without the one that it left.
+    /// No file has two names because of a rename, unless the target directory was synced
+    /// without the source directory.
     fn single_names(&self, tree: &Tree, synced: usize) -> Result<(), String> {
         let names = shape(tree);
         let linked = |node: Node| {
@@ -252,7 +252,7 @@ fn touches(action: &Action, node: Node) -> bool {
     }
 }
 
-/// Which node each name has.
+/// The node of each name.
 fn shape(tree: &Tree) -> BTreeMap<(Node, std::ffi::OsString), Node> {
     let mut directories = BTreeMap::new();
     let mut names = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Random recordings that a program could have made.
+//! Random recordings of possible programs.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use retake_crash::operation::{
 const NAMES: [(u64, &str); 6] = [(0, "a"), (0, "b"), (0, "t"), (1, "a"), (1, "x"), (0, "c")];
 const SIZES: [u64; 6] = [0, 1, 100, 4096, 5000, 9000];
 
-/// One choice becomes one operation, or none where it does not fit.
+/// One choice becomes one operation, or none if it does not fit.
 pub(crate) type Choice = (u8, u8, u8, u16);
 
 pub(crate) fn choices(most: usize) -> impl Strategy<Value = Vec<Choice>> {
@@ -24,7 +24,7 @@ struct Program {
     entries: Vec<Entry>,
 }
 
-/// One directory (node 1) and two files (2 and 3) are there from the start.
+/// One directory (node 1) and two files (2 and 3) exist from the start.
 pub(crate) fn recording(choices: &[Choice]) -> Recording {
     let initial = [
         (0, None, Content::Directory),

@@ -1,5 +1,5 @@
-//! The profiles under random programs: every state that exploration makes is one that a slow
-//! checker, which knows nothing of the model, accepts.
+//! The profiles under random programs: every state that exploration produces is accepted by a slow
+//! checker that is independent of the model.
 
 mod check;
 mod generate;
@@ -53,7 +53,7 @@ proptest! {
             prop_assert!(allows(&recording, Model::Ext4, point, &state.tree), "{}", state.key);
             prop_assert!(allows(&recording, Model::Posix, point, &state.tree), "{}", state.key);
         }
-        // Whatever a mount option adds, the defaults promise less; but for its `requires` the
+        // Whatever a mount option guarantees, the defaults guarantee less; but apart from its `requires` the
         // journal of data is a chain like any other.
         for model in [Model::Ext4DioreadLock, Model::Ext4NoDelayedAllocation, Model::Ext4DataJournal] {
             for state in CrashStates::new(&recording, model, ExploreOptions::default()).unwrap() {

@@ -1,5 +1,5 @@
-//! What the profile allows for the usual small programs, seen on real file systems with default options:
-//! every state at least once, or it stands below with the reason why it cannot be provoked here.
+//! What the profile allows for typical small programs, observed on real file systems with default options:
+//! every state at least once, or it is listed below with the reason why it cannot be provoked here.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -13,18 +13,18 @@ use crate::workload::Random;
 use crate::{not_here, one_at_a_time, say};
 
 const BLOCK: usize = 4096;
-/// More crashes than any of the programs ever needed, several times over.
+/// Several times more crashes than any of the programs ever needed.
 const CRASHES: u64 = 1500;
 
 type Push<'a> = dyn FnMut() -> io::Result<()> + 'a;
 
-/// A program on one file `a`, and what is left of `a`: `-` if it is not there, else its size and
+/// A program on one file `a`, and the resulting state of `a`: `-` if it does not exist, otherwise its size and
 /// whether it is old, new or zeros, such as `20480 new`.
 struct Program {
     name: &'static str,
-    /// How large `a` is before, in bytes; none if it is not there.
+    /// The size of `a` before, in bytes; `None` if it does not exist.
     before: Option<usize>,
-    /// The second argument stands where the kernel may write back or commit in the middle.
+    /// Calls its second argument where the kernel may write back or commit in the middle.
     run: fn(&Path, &mut Push<'_>) -> io::Result<()>,
     allowed: fn(FileSystem) -> &'static [&'static str],
 }
@@ -40,7 +40,7 @@ const PROGRAMS: [Program; 6] = [
         },
         allowed: |kind| match kind {
             FileSystem::Ext4 => &["4096 old", "20480 zeros", "20480 new"],
-            // Nothing is allocated by the rename.
+            // The rename allocates nothing.
             _ => &["4096 old", "0", "20480 new"],
         },
     },
@@ -110,7 +110,7 @@ fn push(root: &Path, kind: FileSystem, random: &mut Random) -> io::Result<()> {
             // SAFETY: the descriptor is open.
             unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
         } else {
-            // A new file has to be committed, whatever else there is.
+            // A new file must be committed in any case.
             let name = root.join(format!("noise{}", random.below(u64::MAX)));
             let noise = File::create(name)?;
             kind.commit(&noise)?;

@@ -1,6 +1,6 @@
-//! A file system of its own on a loop device, and a crash of it: the kernel shuts it down at once,
-//! without writing its journal, and it is mounted again. btrfs cannot be shut down: there what is on
-//! its disk at that moment is copied, and the copy is mounted.
+//! A file system on a loop device, and a crash of it: the kernel shuts it down immediately,
+//! without writing its journal, and it is mounted again. btrfs cannot be shut down: its disk at that moment
+//! is copied, and the copy is mounted.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,7 +24,7 @@ impl FileSystem {
         }
     }
 
-    /// The least that its `mkfs` takes, and some room.
+    /// The minimum that its `mkfs` accepts, and some space.
     fn size(self) -> u64 {
         let mebibytes = match self {
             Self::Ext4 => 48,
@@ -43,7 +43,7 @@ impl FileSystem {
         run(command.arg(image))
     }
 
-    /// What `statfs` says that it is.
+    /// Its magic number in `statfs`.
     pub(crate) fn magic(self) -> i64 {
         match self {
             Self::Ext4 => 0xef53,
@@ -83,7 +83,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// None, with words, where loop devices cannot be mounted.
+    /// An error with a message if loop devices cannot be mounted.
     pub(crate) fn new(kind: FileSystem, options: &'static str) -> Result<Self, String> {
         alone().map_err(|error| format!("a mount namespace: {error}"))?;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -123,7 +123,7 @@ impl Disk {
         run(Command::new("umount").arg(self.mount_point()))
     }
 
-    /// The power goes, and comes back.
+    /// Simulates a power failure and a restart.
     pub(crate) fn crash(&mut self) -> Result<(), String> {
         if self.kind == FileSystem::Btrfs {
             return self.crash_by_copy();
@@ -135,8 +135,8 @@ impl Disk {
 }
 
 impl Disk {
-    /// What is written while it is copied could be there without what came before it, so that it
-    /// is copied until two copies are the same.
+    /// Data written during the copy could be in it without earlier data, so it
+    /// is copied until two copies are equal.
     fn crash_by_copy(&mut self) -> Result<(), String> {
         let copies = ["one", "other"].map(|name| self.directory.path().join(name));
         let copy =
@@ -159,14 +159,14 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.mounted {
-            // A test that fails leaves files open; the mount goes with the last of them.
-            // The namespace ends with the thread and takes what is left along.
+            // A failed test leaves files open; the mount is removed with the last of them.
+            // The namespace ends with the thread and removes the rest.
             let _unmounted = run(Command::new("umount").arg("-l").arg(self.mount_point()));
         }
     }
 }
 
-/// A copy of the mount in somebody else's namespace would keep the dead file system alive.
+/// A copy of the mount in another namespace would keep the dead file system alive.
 fn alone() -> io::Result<()> {
     // SAFETY: only this thread changes its namespace, and the strings end in NUL.
     unsafe {

@@ -1,14 +1,14 @@
-//! The profiles of file systems against the real things: random operations on an ext4, XFS or btrfs
-//! of its own, a crash at a random moment, and what is found then must be a state that the model
+//! The profiles of file systems compared with real ones: random operations on an ext4, XFS or btrfs,
+//! a crash at a random moment, and the resulting state must be one that the model
 //! allows.
 //!
-//! It needs root and loop devices; where they cannot be had it says so and passes.
-//! `FIRST_REAL_FS=200` is how many crashes to try, `FIRST_REAL_FS_SECONDS=60` for how long;
+//! It needs root and loop devices; without them it prints a message and passes.
+//! `FIRST_REAL_FS=200` is the number of crashes, `FIRST_REAL_FS_SECONDS=60` the time limit;
 //! `FIRST_REAL_FS_SEED` repeats one, `FIRST_REAL_FS_START` the whole sequence that begins there,
-//! and `FIRST_REAL_FS_MODEL=ext4:nodelalloc` chooses one of the mounts.
+//! and `FIRST_REAL_FS_MODEL=ext4:nodelalloc` selects one of the mounts.
 //!
-//! The other direction is in [`classes`]: what the model allows for the usual small programs is
-//! seen on the real file system.
+//! The other direction is in [`classes`]: every state that the model allows for typical small programs is
+//! observed on the real file system.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
@@ -25,9 +25,9 @@ use retake_crash::model::{Model, Point, Tree, allows};
 use disk::{Disk, FileSystem};
 use workload::{Random, Workload, is_on, read};
 
-/// Past the harness, which shows nothing of a test that passes.
+/// Bypasses the harness, which hides the output of a passing test.
 fn say(text: &str) {
-    // Without anybody who listens there is nobody to tell.
+    // A closed stderr has no reader.
     _ = writeln!(std::io::stderr(), "real_file_system: {text}");
 }
 
@@ -59,7 +59,7 @@ const MOUNTS: [Mount; 6] = [
     Mount { model: Model::Btrfs, kind: FileSystem::Btrfs, options: "" },
 ];
 
-/// How long to try, in crashes and in seconds.
+/// Maximum number of crashes, and maximum time in seconds.
 struct Limits {
     most: u64,
     seconds: u64,
@@ -89,7 +89,7 @@ fn what_a_real_crash_leaves_is_allowed() {
     let only = std::env::var("FIRST_REAL_FS_MODEL").ok();
     let chosen = |mount: &&Mount| only.as_deref().is_none_or(|only| only == mount.model.name());
     let mounts: Vec<&Mount> = MOUNTS.iter().filter(chosen).collect();
-    // The defaults are what people have: they get half of the time.
+    // The defaults are what people use: they get half of the time.
     let shares = 1 + mounts.len() as u64;
     for (at, mount) in mounts.iter().enumerate() {
         let seconds = limits.seconds / shares * if at == 0 { 2 } else { 1 };
@@ -133,7 +133,7 @@ fn crash_at_random(mount: &Mount, disk: &mut Disk, limits: &Limits) {
         let kill = allows(&recording, Model::Kill, point, &found);
         as_written += u64::from(kill);
         lost_something += u64::from(!kill);
-        // `posix` allows so many states after many operations that looking takes too long.
+        // After many operations `posix` allows so many states that the search takes too long.
         let models: &[Model] =
             if steps < 8 { &[mount.model, Model::Posix] } else { &[mount.model] };
         for model in models {

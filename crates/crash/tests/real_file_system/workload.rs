@@ -15,7 +15,7 @@ use retake_crash::operation::{
 
 use crate::disk::FileSystem;
 
-/// A small generator: the same seed, the same operations.
+/// A small generator: the same seed gives the same operations.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -36,7 +36,7 @@ pub(crate) struct Workload {
     count: u64,
     /// By path: node and, for files, an open descriptor.
     names: BTreeMap<String, (Node, Option<File>)>,
-    /// How often the kernel was pushed, and how often when each file was synced last.
+    /// How often the kernel was triggered, and how often at each file's last sync.
     pushes: u64,
     pushes_at_sync: BTreeMap<Node, u64>,
     /// Whether a replacement is synced first: see [`Workload::rename`].
@@ -45,7 +45,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// An empty directory with one file and one directory in it, all on disk.
+    /// A directory with one file and one directory, all on disk.
     pub(crate) fn new(
         mount_point: &Path,
         kind: FileSystem,
@@ -153,7 +153,7 @@ impl Workload {
         names[self.random.below(names.len() as u64) as usize].to_owned()
     }
 
-    /// One operation, and at times a push for the kernel to write something back by itself.
+    /// One operation, sometimes followed by a trigger for the kernel.
     pub(crate) fn step(&mut self) -> io::Result<()> {
         match self.random.below(21) {
             0..2 => self.create()?,
@@ -218,7 +218,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Inside one page, and not past the end: what the model tells apart whole.
+    /// Inside one page, and not past the end: the unit that the model distinguishes.
     fn write(&mut self, sync: WriteSync) -> io::Result<()> {
         let Some((name, node)) = self.pick_file() else { return Ok(()) };
         let size = self.file(&name).metadata()?.len();
@@ -285,9 +285,9 @@ impl Workload {
         }
         let settle = self.settle_replacements && replaced.is_some();
         if settle && self.pushes_at_sync.get(&node) != Some(&self.pushes) {
-            // Bytes in a block that the push wrote back are not flushed by the rename. Where a
-            // commit waits for bytes the profile takes it that they are: it does not count on a
-            // push in the middle of a replacement.
+            // Bytes in a block that was already written back are not flushed by the rename. If a
+            // commit waits for bytes the profile assumes that they are: it does not expect a
+            // write-back in the middle of a replacement.
             self.sync_file(&from, node, false)?;
         }
         fs::rename(self.root.join(&from), self.root.join(&to))?;
@@ -401,7 +401,7 @@ impl Workload {
     }
 }
 
-/// What is on disk, as if it had been there from the start.
+/// The content of the disk, as an initial state.
 pub(crate) fn read(root: &Path) -> io::Result<Vec<Initial>> {
     let mut nodes: BTreeMap<u64, usize> = BTreeMap::new();
     let mut found: Vec<Initial> = Vec::new();
@@ -433,7 +433,7 @@ pub(crate) fn read(root: &Path) -> io::Result<Vec<Initial>> {
     Ok(found)
 }
 
-/// Whether it is on such a file system: a guard against a test that looks elsewhere.
+/// Whether it is on such a file system: a guard against testing the wrong one.
 pub(crate) fn is_on(path: &Path, kind: FileSystem) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: all zeros is a valid statfs, and the path ends in NUL.

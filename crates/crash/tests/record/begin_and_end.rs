@@ -1,4 +1,4 @@
-//! How recordings begin and end: what is not allowed, what takes too long, what is left.
+//! How recordings begin and end: what is forbidden, what takes too long, what is left running.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn what_outlives_its_program_is_ended_and_counted() {
     assert!(words.contains(&"write b 0 y\n".to_owned()), "{words:?}");
 }
 
-/// Forks; the child says and writes something only after the program has ended.
+/// Forks; the child prints and writes something only after the program has ended.
 const DAEMON: &str = r#"int main(void) {
     pid_t parent = getpid();
     if (fork() > 0) _exit(0);
@@ -102,7 +102,7 @@ fn a_time_limit_and_a_cancellation_end_the_wait_for_what_is_left() {
     let recorder = here(retake_crash::record("sh").arg("-c").arg(script), root.path());
     let recorder = recorder.linger(forever).timeout(Duration::from_secs(2));
     assert_eq!(recorder.run().unwrap().recording.left_running.ended, 1);
-    // Cancelled by a line that comes when the program has ended.
+    // Cancelled by a line that arrives after the program has ended.
     let (reader, writer) = std::io::pipe().unwrap();
     let script = "p=$$; { while [ -d /proc/$p ]; do sleep 0.01; done; echo up; sleep 1000; } &";
     let recorder = here(retake_crash::record("sh").arg("-c").arg(script), root.path());
@@ -134,8 +134,8 @@ fn a_static_program_is_recorded_too() {
 #[test]
 fn a_workload_has_all_its_processors() {
     let mine = std::thread::available_parallelism().unwrap().to_string();
-    // Asked for by the program itself, by a child, and by a task that never asked: a thread's list
-    // in /proc is what the kernel holds it to.
+    // Queried by the program itself, by a child, and by a task that never queried: a thread's list
+    // in /proc is what the kernel enforces.
     let allowed = "grep Cpus_allowed: /proc/self/status";
     for script in ["exec nproc > n", "nproc > n", &format!("{allowed} > n")] {
         let root = directory();

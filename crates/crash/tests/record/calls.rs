@@ -1,7 +1,7 @@
 use crate::programs::{c, directory, here, shell, words};
 use retake_crash::recorder::{RecordError, WorkloadOutcome};
 
-/// What a C program in an empty directory makes of the log.
+/// The log of a C program in an empty directory, as words.
 fn logged(body: &str) -> Vec<String> {
     let root = directory();
     let recorded = c(root.path(), &format!("umask(022); {body}")).unwrap();
@@ -71,7 +71,7 @@ fn every_way_to_write_lands_where_it_landed() {
 
 #[test]
 fn a_descriptor_is_known_by_what_it_is_open_on_now() {
-    // Each is written to before and after something else is behind its number.
+    // Each is written to before and after its number refers to another file.
     let log = logged(
         r#"int a = open("a", O_CREAT|O_RDWR, 0600), b = open("b", O_CREAT|O_RDWR, 0600);
         must(pwrite(a, "1", 1, 0)); must(dup2(b, a)); must(pwrite(a, "2", 1, 0));
@@ -388,7 +388,7 @@ fn what_cannot_be_recorded_ends_the_recording_by_name() {
 fn a_foreign_hand_is_noticed() {
     let root = directory();
     let outside = root.path().to_owned();
-    // The output of the workload is read by this process, which is not recorded.
+    // This process, which is not recorded, reads the workload's output.
     struct Meddler(std::path::PathBuf);
     impl std::io::Write for Meddler {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

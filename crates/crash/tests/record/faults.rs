@@ -1,4 +1,4 @@
-//! Calls that fail: the program sees the error, and the recording has nothing of the call.
+//! Calls that fail: the program sees the error, and the recording does not contain the call.
 
 use retake_crash::fault::{Fault, FaultSubject, FaultTarget};
 use retake_crash::operation::Node;
@@ -6,7 +6,7 @@ use retake_crash::recorder::{Recorded, WorkloadOutcome};
 
 use crate::programs::{compiled, directory, here, words};
 
-/// Runs the inside of a `main` with a call that fails; without one, lists those that could.
+/// Runs the body of a `main` with a call that fails; without one, lists those that could.
 fn run(body: &str, target: Option<(&str, u32, Fault)>) -> Recorded {
     let root = directory();
     let (_keep, program) = compiled(&format!("int main(void) {{ {body}; return 0; }}"), &[]);
@@ -18,7 +18,7 @@ fn run(body: &str, target: Option<(&str, u32, Fault)>) -> Recorded {
     here(retake_crash::record(program), root.path()).fault(target).run().unwrap()
 }
 
-/// Fails a call, which the program must see: it exits with the error's number.
+/// Makes a call fail, which the program must see: it exits with the error's number.
 fn fails(body: &str, call: &str, fault: Fault) -> Vec<String> {
     let recorded = run(body, Some((call, 1, fault)));
     let code = fault.code().unwrap();
@@ -87,7 +87,7 @@ fn a_file_whose_close_fails_is_closed() {
 
 #[test]
 fn a_short_write_writes_a_part_and_leaves_the_registers_alone() {
-    // The raw call, since a compiler relies on the kernel to keep its arguments.
+    // The raw call, because compilers rely on the kernel to preserve its arguments.
     let call = |number: &str, second: &str, third: &str, rest: &str| {
         format!(
             r#"{SEEN} struct iovec v[2] = {{{{"hello ", 6}}, {{"world", 5}}}};
@@ -146,7 +146,7 @@ fn calls_are_listed_and_counted_by_name() {
     assert_eq!(sites[5].faults, [Fault::Emfile]);
     assert_eq!(sites[6].subject, FaultSubject::Node(Node::ROOT));
     assert!(matches!(sites[7].subject, FaultSubject::Names { .. }));
-    // Only the call that was meant fails.
+    // Only the selected call fails.
     let recorded = run(&body, Some(("write", 2, Fault::Eio)));
     assert_eq!(recorded.outcome, WorkloadOutcome::Exited(9));
     let said = words(&recorded.recording);

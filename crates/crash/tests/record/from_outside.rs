@@ -1,4 +1,4 @@
-//! Files that are moved into the tree: what of them survives a power loss depends on what the
+//! Files that are moved into the tree: which part of them survives a power loss depends on what the
 //! workload did to them outside.
 
 use std::path::Path;
@@ -9,8 +9,8 @@ use crate::programs::{c, directory};
 
 const MODELS: [Model; 4] = [Model::Ext4, Model::Xfs, Model::Btrfs, Model::Posix];
 
-/// The models under which what has the name `a` after everything else was synced may be something
-/// else than `text`.
+/// The models under which the file `a`, after everything else was synced, may contain something
+/// other than `text`.
 fn lost(body: &str) -> Vec<Model> {
     let above = directory();
     let root = above.path().join("root");
@@ -39,7 +39,7 @@ fn lost(body: &str) -> Vec<Model> {
 fn what_was_not_synced_outside_is_not_durable_inside() {
     let not_synced = [
         r#"int f = creat("../out", 0600); must(write(f, "text", 4)); must(close(f))"#,
-        // Only the last of it.
+        // Only the last part.
         r#"int f = creat("../out", 0600); must(write(f, "tex", 3));
            int g = open("../out", O_WRONLY|O_DSYNC); must(pwrite(g, "t", 1, 3))"#,
         r#"int f = open("../out", O_CREAT|O_RDWR, 0600); must(write(f, "xxxx", 4)); must(fsync(f));

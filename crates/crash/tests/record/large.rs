@@ -9,7 +9,7 @@ use crate::programs::{compiled, directory, here};
 
 const MEMORY: u64 = 1 << 20;
 
-/// Whole pages, odd sizes, over each other, through a mapping, and by the kernel itself.
+/// Whole pages, odd sizes, overwrites, through a mapping, and by the kernel itself.
 const WRITES: &str = r#"int main(void) {
     static char block[300000];
     int a = open("a", O_CREAT | O_RDWR, 0644), b = open("b", O_CREAT | O_RDWR, 0644);

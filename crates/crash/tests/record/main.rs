@@ -1,4 +1,4 @@
-//! Real programs, recorded: what the log says about each kind of call.
+//! Real programs, recorded: the log of each kind of call.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! Small programs for recordings, and short words for what was recorded.
+//! Small programs for recordings, and short words for recorded entries.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 use retake_crash::operation::{Action, DirEntry, Entry, Kind, Node, Recording};
 use retake_crash::recorder::{RecordError, Recorded, Recorder, WorkloadOutcome};
 
-/// A directory in memory, if there is one.
+/// A directory in memory, if possible.
 pub(crate) fn directory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() {
@@ -18,7 +18,7 @@ pub(crate) fn directory() -> tempfile::TempDir {
     }
 }
 
-/// Compiles a C program; `body` is the inside of `main`, which starts in the root.
+/// Compiles a C program; `body` is the content of `main`, which starts in the root.
 pub(crate) fn compiled(body: &str, flags: &[&str]) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("program.c");
@@ -59,7 +59,7 @@ pub(crate) fn shell(root: &Path, script: &str) -> Recorded {
     recorded
 }
 
-/// The entries as words; nodes are called by the name they were first given.
+/// The entries as words; nodes are named by their first name.
 pub(crate) fn words(recording: &Recording) -> Vec<String> {
     let mut names = std::collections::HashMap::new();
     names.insert(Node::ROOT, String::from("/"));

@@ -1,5 +1,5 @@
-//! Random operations by real threads and processes: the log, replayed, must be what is on the disk.
-//! The recorder itself checks that at the end of each recording, so a recording that comes back is
+//! Random operations by real threads and processes: the replayed log must equal the disk.
+//! The recorder itself checks that at the end of each recording, so a returned recording is
 //! the proof.
 
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use retake_crash::recorder::{Recorded, WorkloadOutcome};
 use crate::programs::{directory, here};
 
 const SEED: &str = "RANDOM_SEED";
-/// How many recordings; the variable asks for more of them.
+/// The number of recordings; the variable sets a higher one.
 const CASES: u64 = 60;
 
 #[test]
@@ -25,7 +25,7 @@ fn a_replayed_log_is_what_lies_on_the_disk() {
         let recorded = recorded(seed);
         let counted = |entry: &&Entry| matches!(entry, Entry::Operation(_));
         operations += recorded.recording.entries.iter().filter(counted).count() as u64;
-        // And a log is whole after a trip through a file.
+        // And a log is unchanged after writing and reading it.
         let bytes = retake_crash::log::write(Vec::new(), &recorded.recording).unwrap();
         assert_eq!(
             retake_crash::log::read(&bytes[..]).unwrap().entries,
@@ -58,7 +58,7 @@ fn workload() {
     let mut children = Vec::new();
     for _ in 0..random.below(3) {
         let own = random.next();
-        // SAFETY: the copy runs on its one thread, and exits without running anything of ours.
+        // SAFETY: the copy runs on its single thread, and exits without running exit handlers.
         match unsafe { libc::fork() } {
             0 => {
                 operate(own, 30);
@@ -76,11 +76,11 @@ fn workload() {
         .collect();
     operate(random.next(), 60);
     if random.below(3) > 0 {
-        // Otherwise they are ended in the middle of whatever they do.
+        // Otherwise they are killed in the middle of whatever they do.
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
     for child in children {
-        // SAFETY: a child of our own.
+        // SAFETY: this process's child.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     }
 }
@@ -106,10 +106,10 @@ impl Random {
     }
 }
 
-/// Does so many random things. Most may fail, since others do the same in the same place.
+/// Does this many random things. Most may fail, because others do the same in the same place.
 fn operate(seed: u64, times: u64) {
     let mut random = Random(seed | 1);
-    // SAFETY: plain descriptors, finished strings, and buffers of the sizes given.
+    // SAFETY: plain descriptors, NUL-terminated strings, and buffers of the given sizes.
     unsafe {
         for _ in 0..times {
             operation(&mut random);
@@ -220,7 +220,7 @@ unsafe fn change(random: &mut Random, kind: u64, fd: RawFd, offset: i64, bytes: 
     }
 }
 
-/// Stores into a mapping of a file that nobody else cuts short meanwhile.
+/// Stores into a mapping of a file that no other thread cuts in the meantime.
 unsafe fn store(random: &mut Random, bytes: &[u8]) {
     // SAFETY: the mapping is as long as the file and gone before its last descriptor.
     unsafe {

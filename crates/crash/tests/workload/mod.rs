@@ -1,10 +1,10 @@
-//! A test program that records itself: it is run again, with nothing but its `the_workload`.
+//! A test program that records itself: it is run again, with only its `the_workload`.
 
 use std::path::Path;
 
 use retake_crash::operation::{Entry, Recording};
 
-/// Records the workload as it is with these variables, and checks that it came to its end.
+/// Records the workload with these variables, and checks that it finished.
 pub(crate) fn record(root: &Path, variables: [(&str, &str); 2], acknowledged: usize) -> Recording {
     let mut recorder = retake_crash::record(std::env::current_exe().unwrap())
         .args(["--exact", "the_workload", "--ignored", "--nocapture"])

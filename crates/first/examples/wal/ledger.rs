@@ -1,8 +1,8 @@
-//! A small write-ahead log, and the mistakes people make in one.
+//! A small write-ahead log, and common mistakes in one.
 //!
 //! A ledger is a list of numbers. An appended number goes into `log` as one record with a checksum
-//! and is synced. A checkpoint writes all of them into a new `snapshot`, moves that into place, and
-//! empties the log. Opening reads the snapshot, replays what the log has beyond it, and cuts off a
+//! and is synced. A checkpoint writes all of them to a new `snapshot`, renames that into place, and
+//! empties the log. Opening reads the snapshot, replays the newer part of the log, and cuts off a
 //! record that a crash has torn.
 //!
 //! [`Flaw`] names what a broken ledger does instead.
@@ -15,23 +15,23 @@ use first::crash_point;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// Takes every record in the log for a whole one.
+    /// Treats every record in the log as complete.
     TrustsTheTail,
-    /// Ignores a torn record and leaves it in place, so that what is appended next is lost.
+    /// Ignores a torn record but leaves it in place, so that the next appended record is lost.
     KeepsTheTail,
-    /// Says that a number is stored before it is: it is written with the next one, or on closing.
+    /// Reports a number as stored before it is: it is written with the next one, or on closing.
     AcknowledgesFirst,
     /// Writes the snapshot over the old one.
     SnapshotInPlace,
     /// Empties the log before the new snapshot is in place.
     EmptiesLogFirst,
-    /// Replays the whole log, also what the snapshot already has.
+    /// Replays the whole log, including what the snapshot already has.
     ReplaysTwice,
-    /// Never syncs. A killed process cannot show this: what it wrote is still in the page cache.
+    /// Never syncs. A killed process cannot show this: its writes are still in the page cache.
     ForgetsToSync,
 }
 
-/// A record: length and checksum of what follows, its place in the list, the number.
+/// A record: length and checksum of the rest, its index in the list, the number.
 const HEADER: usize = 8;
 const BODY: usize = 16;
 
@@ -75,7 +75,7 @@ impl Ledger {
     fn write(&mut self, place: usize, value: u64) -> io::Result<()> {
         let body = [(place as u64).to_le_bytes(), value.to_le_bytes()].concat();
         let header = [(BODY as u32).to_le_bytes(), checksum(&body).to_le_bytes()].concat();
-        // Two writes, as a buffered writer makes them when its buffer ends in between.
+        // Two writes, like a buffered writer whose buffer ends in between.
         self.log.write_all(&header)?;
         crash_point("append: header written");
         self.log.write_all(&body)?;
@@ -137,7 +137,7 @@ fn read_snapshot(path: &Path) -> io::Result<Vec<u64>> {
     }
 }
 
-/// Adds what the log has beyond the values, and says how much of the log is whole.
+/// Adds the newer part of the log to the values, and returns how much of the log is valid.
 fn replay(log: &[u8], values: &mut Vec<u64>, flaw: Option<Flaw>) -> io::Result<usize> {
     let mut rest = log;
     while !rest.is_empty() {
@@ -162,7 +162,7 @@ fn replay(log: &[u8], values: &mut Vec<u64>, flaw: Option<Flaw>) -> io::Result<u
     Ok(log.len() - rest.len())
 }
 
-/// FNV-1a: short, and enough to tell a torn record from a whole one.
+/// FNV-1a: short, and sufficient to distinguish a torn record from a complete one.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

@@ -1,5 +1,5 @@
-//! Crashes a write-ahead log at every point: `cargo run --example wal`, and, with one of the usual
-//! mistakes in it, `cargo run --example wal -- replays-twice`.
+//! Crashes a write-ahead log at every point: `cargo run --example wal`, or, with one of the common
+//! mistakes, `cargo run --example wal -- replays-twice`.
 
 #![expect(clippy::unwrap_used, reason = "an example")]
 #![expect(clippy::print_stderr, reason = "a program")]

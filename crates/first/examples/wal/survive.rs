@@ -1,4 +1,4 @@
-//! The crash test of a ledger: a workload, and what must hold whenever it is interrupted.
+//! The crash test of a ledger: a workload, and what must be true whenever it is interrupted.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -18,7 +18,7 @@ pub fn survives_every_crash(flaw: Option<Flaw>) {
                 .unwrap();
             for value in 1..=5 {
                 ledger.append(value).unwrap();
-                // The promise as the outside world has seen it.
+                // The promise that the outside world has seen.
                 acknowledged.write_all(b"!").unwrap();
                 if value == 3 {
                     ledger.checkpoint().unwrap();
@@ -34,7 +34,7 @@ pub fn survives_every_crash(flaw: Option<Flaw>) {
             let acknowledged = fs::read(env.path("acknowledged")).unwrap().len() as u64;
             assert!(count >= acknowledged, "{acknowledged} acknowledged, {count} there");
             assert!(count <= acknowledged + 1, "{acknowledged} acknowledged, {count} there");
-            // And it works on.
+            // And it can be used again.
             ledger.append(count + 1).unwrap();
             drop(ledger);
             let values: Vec<u64> = (1..=count + 1).collect();

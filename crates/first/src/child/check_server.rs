@@ -1,16 +1,16 @@
-//! The check server: a child of a test that stops right before its check, and makes a copy of itself
-//! for every state that is to be checked.
+//! The check server: a child of a test that stops right before its check, and forks a copy of itself
+//! for every state to check.
 //!
-//! To start a program costs several times what most checks do: the copy is there at once, with
-//! everything that came before the check done. Each check still has a process of its own.
+//! Starting a program costs several times what most checks do: a copy exists immediately, with
+//! everything before the check done. Each check still has a process of its own.
 //!
 //! Theory of operation. The copy returns from [`serve`] and runs the check; the server itself stays
-//! in it to the end. The copy for the next check is made before that check is asked for, and waits
-//! for it: the orchestrator needs that time to write the state. The server is the subreaper of what its copies start, so when a copy has ended
-//! it kills and waits for its own children until it has none. If the server dies, the kernel ends the
-//! copy; if the orchestrator dies, the server ends everything that carries its run id.
+//! in it to the end. The copy for the next check is forked before that check is requested, and waits
+//! for it: the orchestrator needs that time to write the state. The server is the subreaper of its copies' processes,
+//! so when a copy has ended it kills and reaps its own children until it has none. If the server dies, the kernel
+//! kills the copy; if the orchestrator dies, the server kills everything that carries its run id.
 //!
-//! A copy has only the thread that made it. So a test that has started threads of its own before its
+//! A copy has only the thread that forked it. So a test that has started other threads before its
 //! check, or processes, is not served: each of its checks is started as a program.
 
 use std::fs::{self, File, OpenOptions};
@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process;
 
 use crate::channel::Announcer;
-use crate::check_request::{CheckReply, CheckRequest, ExitKind, Order, READY};
+use crate::check_request::{CheckReply, CheckRequest, ExitKind, Frame, READY};
 use crate::child_watch::{ChildWatch, OutOfMemoryKills};
 use crate::variables::{ACKS, CRASH_LABEL, CRASH_POINT_ID, CRASH_TARGET, RUN_ID};
 use retake_crash::fd::{pidfd, pipe};
@@ -34,15 +34,15 @@ pub(super) struct CheckCopy {
     pub(super) announcer: Announcer,
 }
 
-/// Whether a copy of this process would be all of it: no threads but this one and, in a test
-/// program, the one that waits for it; and no children. Asked before this crate starts its own.
+/// Whether a copy of this process would be complete: no threads but this one and, in a test
+/// program, the one that waits for it; and no children. Called before this crate starts its own threads.
 pub(super) fn can_copy() -> bool {
     // SAFETY: no arguments, no failure.
     let main_thread = unsafe { libc::getpid() == libc::gettid() };
     let usual = if main_thread { 1 } else { 2 };
     let threads = fs::read_dir("/proc/self/task").map_or(usize::MAX, Iterator::count);
-    // SAFETY: zero is a valid `siginfo_t`, and there is room for the answer. It fails if there is no
-    // child, and leaves one that has ended as it is.
+    // SAFETY: zero is a valid `siginfo_t`, and there is room for the answer. It fails without
+    // children, and does not reap one that has ended.
     let child = unsafe {
         let mut found: libc::siginfo_t = std::mem::zeroed();
         let ended = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -51,13 +51,13 @@ pub(super) fn can_copy() -> bool {
     threads <= usual && child < 0
 }
 
-/// Ends this process, where nothing waits for its test.
+/// Exits, because nothing waits for this process's test.
 fn leave(code: i32) -> ! {
     #[expect(clippy::exit, reason = "a child of a test ends with its phase")]
     process::exit(code)
 }
 
-/// Says that this process cannot serve; it ends.
+/// Reports that this process cannot serve, and exits.
 pub(super) fn refuse(socket: File) -> ! {
     // An orchestrator that is gone needs no answer.
     _ = io::Write::write_all(&mut &socket, &[REFUSED]);
@@ -79,7 +79,7 @@ pub(super) fn serve(socket: File) -> CheckCopy {
         let Ok((asked, ask)) = pipe() else { leave(1) };
         let before = out_of_memory.count();
         // SAFETY: the copy has this thread alone, and uses nothing that another thread could hold:
-        // there is none that holds anything, as was looked up before.
+        // the check above found no thread that holds anything.
         match unsafe { libc::fork() } {
             0 => {
                 drop((socket, announcements, ask));
@@ -89,7 +89,7 @@ pub(super) fn serve(socket: File) -> CheckCopy {
                 drop((asked, announce));
                 let Ok(watched) = pidfd(pid as u32) else { leave(1) };
                 let request = next_request(&socket);
-                // One that has died does not take it, which shows at once.
+                // If the copy has died the send fails, which is noticed below.
                 _ = request.send(File::from(ask));
                 let watch = ChildWatch { pidfd: watched, announcements };
                 let (announced, timed_out) =
@@ -111,31 +111,31 @@ pub(super) fn serve(socket: File) -> CheckCopy {
     }
 }
 
-/// Waits for the next check to be asked for. At the end of all of them this process ends, and the
-/// kernel ends the copy that waits.
+/// Waits for the next request. After the last one this process exits, and the
+/// kernel kills the waiting copy.
 fn next_request(socket: &File) -> CheckRequest {
     loop {
-        match Order::receive(socket) {
-            Ok(Some(Order::Check(request))) => return request,
-            // It came when the check had just ended.
-            Ok(Some(Order::Cancel)) => {}
+        match Frame::receive(socket) {
+            Ok(Some(Frame::Check(request))) => return request,
+            // It arrived just after the check had ended.
+            Ok(Some(Frame::Cancel)) => {}
             Ok(None) | Err(_) => leave(0),
         }
     }
 }
 
-/// Waits for a copy that has ended, and ends everything that it left.
+/// Reaps a copy that has ended, and kills everything that it left.
 fn end(copy: i32, run_id: &str) -> ExitKind {
     let mut ended = ExitKind::Exited(0);
     let mut swept = false;
-    // SAFETY: plain numbers. The copy has not been waited for, so that the group is its own.
+    // SAFETY: plain numbers. The copy has not been reaped, so the group id is still its own.
     unsafe { libc::kill(-copy, libc::SIGKILL) };
     loop {
         let mut status = 0;
         // SAFETY: room for the answer.
         let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
         match pid {
-            // What was in the group may take a moment to die.
+            // Processes of the group may take a moment to die.
             0 if !swept => {
                 kill_by_run_id(run_id);
                 swept = true;
@@ -157,7 +157,7 @@ fn end(copy: i32, run_id: &str) -> ExitKind {
     }
 }
 
-/// Waits for a check, and makes this copy what a program that was started for it would be.
+/// Waits for a check, and gives this copy the state of a program started for it.
 fn enter(asked: OwnedFd, announce: OwnedFd, server: i32) -> CheckCopy {
     let prepared = || {
         // SAFETY: plain numbers.
@@ -168,10 +168,10 @@ fn enter(asked: OwnedFd, announce: OwnedFd, server: i32) -> CheckCopy {
                 return Err(io::ErrorKind::NotConnected.into());
             }
         }
-        let Some(Order::Check(request)) = Order::receive(File::from(asked))? else {
+        let Some(Frame::Check(request)) = Frame::receive(File::from(asked))? else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        // SAFETY: the log is open for as long as it is copied, and no other thread could read a
+        // SAFETY: the log stays open while it is copied, and there is no other thread that could read a
         // variable while it is set.
         unsafe {
             let log = OpenOptions::new().create(true).append(true).open(&request.log)?;
@@ -187,7 +187,7 @@ fn enter(asked: OwnedFd, announce: OwnedFd, server: i32) -> CheckCopy {
         }
         Ok::<_, io::Error>(request)
     };
-    // The check did not come to its test, is what the orchestrator says then.
+    // The orchestrator then reports that the check did not come to its test.
     let request = prepared().unwrap_or_else(|_| leave(125));
     CheckCopy { request, announcer: Announcer::new(File::from(announce)) }
 }

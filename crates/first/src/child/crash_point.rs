@@ -1,7 +1,7 @@
-//! The crash point itself.
+//! Crash points and acknowledgements.
 //!
-//! Linked into production code, so outside an EXECUTION child and outside a recording it is one
-//! relaxed load and a branch that is taken once: then a variable is read, and never again.
+//! Linked into production code, so outside an EXECUTION child and outside a recording a crash point is one
+//! relaxed load and a branch. Only the first one reads a variable.
 //!
 //! Inside a recording, points and acknowledgements are sent to the recorder as [`Marker`]s.
 
@@ -17,7 +17,7 @@ use crate::variables;
 use retake_crash::glob::Glob;
 use retake_crash::marker::Marker;
 
-/// Whether crash points are reported: not known yet, no, yes.
+/// Whether crash points are reported: unknown, no, yes.
 static REPORTING: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
@@ -26,11 +26,11 @@ const ON: u8 = 2;
 static RECORDED: AtomicBool = AtomicBool::new(false);
 static EXECUTION: OnceLock<Armed> = OnceLock::new();
 
-/// Marks an instant at which a crash is worth trying: before and after each step that has to be
+/// Marks an instant at which a crash is worth trying: before and after each step that must be
 /// atomic or durable.
 ///
-/// Does nothing, at next to no cost, unless this process runs the workload of a FIRST test. Points
-/// are numbered from 1 in the order they are reached, by whatever thread. Labels need not be
+/// Does nothing, at almost no cost, unless this process runs the workload of a FIRST test. Points
+/// are numbered from 1 in the order they are reached, by any thread. Labels need not be
 /// unique.
 #[inline]
 pub fn crash_point(label: &str) {
@@ -39,11 +39,11 @@ pub fn crash_point(label: &str) {
     }
 }
 
-/// Tells a recording that something was promised: whatever this stands for must survive every
+/// Tells a recording that something was promised: it must survive every
 /// crash from now on. A check gets the promises made before its crash from
 /// [`CrashInfo::acks`](crate::CrashInfo::acks).
 ///
-/// Does nothing outside a recording, at next to no cost.
+/// Does nothing outside a recording, at almost no cost.
 #[inline]
 pub fn ack(promise: impl AsRef<[u8]>) {
     if REPORTING.load(Ordering::Relaxed) != OFF {
@@ -51,7 +51,7 @@ pub fn ack(promise: impl AsRef<[u8]>) {
     }
 }
 
-/// Whether crash points are reported, which the first call finds out.
+/// Whether crash points are reported, determined by the first call.
 fn is_reporting() -> bool {
     if REPORTING.load(Ordering::Acquire) == UNKNOWN {
         read_variables();
@@ -62,10 +62,10 @@ fn is_reporting() -> bool {
 fn read_variables() {
     let recorded = std::env::var_os(variables::RECORDING).is_some_and(|value| value == "1");
     RECORDED.store(recorded, Ordering::Relaxed);
-    // A FIRST test says itself when its workload begins.
+    // A FIRST test arms the points itself when its workload begins.
     let test = std::env::var_os(variables::PHASE).is_some();
     let reporting = if recorded && !test { ON } else { OFF };
-    // Another thread may have armed the points meanwhile.
+    // Another thread may have armed the points in the meantime.
     _ = REPORTING.compare_exchange(UNKNOWN, reporting, Ordering::Release, Ordering::Relaxed);
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Armed {
     pub(crate) filter: Option<Glob>,
     pub(crate) seed: u64,
     pub(crate) work_dir: Box<Path>,
-    /// None where a person started this phase by hand.
+    /// `None` if a person started this phase by hand.
     pub(crate) announcer: Option<Arc<Announcer>>,
     pub(crate) pid: u32,
     pub(crate) thread: ThreadId,
@@ -89,7 +89,7 @@ pub(crate) struct Counts {
     filtered: usize,
 }
 
-/// Points count from now on. A process runs one workload in its life.
+/// Points count from now on. A process runs only one workload.
 pub(crate) fn arm(armed: Armed) {
     let first = EXECUTION.set(armed).is_ok();
     assert!(first, "first: a process runs one workload in its life");
@@ -97,7 +97,7 @@ pub(crate) fn arm(armed: Armed) {
     REPORTING.store(ON, Ordering::Release);
 }
 
-/// Points do not count any more. Says how many were passed over because of their labels.
+/// Points do not count any more. Returns how many were skipped because of their labels.
 pub(crate) fn disarm() -> usize {
     REPORTING.store(OFF, Ordering::Release);
     EXECUTION.get().map_or(0, |armed| lock(&armed.counts).filtered)
@@ -118,9 +118,9 @@ fn reached(label: &str) {
     if std::process::id() != armed.pid {
         forked(armed, label);
     }
-    // It travels in a variable, which ends at a NUL.
+    // It is passed in a variable, which ends at a NUL.
     assert!(!label.contains('\0'), "first: the label {label:?} holds a NUL character");
-    // Held to the end, so that no other thread passes a point after the one that is fatal.
+    // Held to the end, so that no other thread passes a point after the fatal one.
     let mut counts = lock(&armed.counts);
     if armed.filter.as_ref().is_some_and(|filter| !filter.matches(label)) {
         counts.filtered += 1;
@@ -165,7 +165,7 @@ fn crash(armed: &Armed, point_id: usize, label: &str) -> ! {
     write_stderr(line.as_bytes());
     announce(armed, &Message::Crash { point_id });
     if armed.announcer.is_some() {
-        // What the workload started dies in the same instant.
+        // Processes started by the workload die in the same instant.
         parent_death::end_group();
     }
     parent_death::end_process()
@@ -188,9 +188,9 @@ fn announce(armed: &Armed, message: &Message) {
     }
 }
 
-/// Past every buffer and lock: another thread may hold them, and this one is about to die.
+/// Bypasses all buffers and locks: another thread may hold them, and this one is about to die.
 fn write_stderr(bytes: &[u8]) {
-    // SAFETY: the bytes are ours and as long as we say. The line is a courtesy; a closed stderr
+    // SAFETY: the slice is valid for its length. The line is optional; a closed stderr
     // must not keep the process from dying.
     unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
 }

@@ -1,7 +1,7 @@
 //! The two phases that run a closure: EXECUTION and VERIFY.
 //!
-//! A child that an orchestrator started ends with its phase: what follows in the test function is
-//! the orchestrator's. A phase that a person started by hand returns, as any test does.
+//! A child that an orchestrator started ends with its phase: the rest of the test function is for
+//! the orchestrator. A phase that a person started by hand returns, as any test does.
 
 use std::any::Any;
 use std::fs::File;
@@ -35,7 +35,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Takes up what the variables say, and tells the orchestrator that the test was found.
+    /// Connects as the variables say, and tells the orchestrator that the test was found.
     pub(crate) fn enter(variables: &Variables, seed: u64) -> Result<Self, SetupError> {
         let work_dir = variables.work_dir.clone().unwrap_or_default();
         let make = !matches!(variables.phase, Phase::Verify { .. });
@@ -49,8 +49,8 @@ impl Child {
         Ok(child)
     }
 
-    /// Serves checks, or refuses to where this process cannot be copied. Returns in copies only: as
-    /// the child that checks one state, with what it is to be told of the crash.
+    /// Serves checks, or refuses to if this process cannot be copied. Returns in copies only: as
+    /// the child that checks one state, with the facts about its crash.
     pub(crate) fn serve_checks(
         variables: &Variables,
         seed: u64,
@@ -62,7 +62,7 @@ impl Child {
             check_server::refuse(socket);
         }
         if let Some(channel) = variables.channel {
-            // Checks announce over pipes of their own.
+            // Checks announce over their own pipes.
             drop(connect(channel, variables.run_id.clone().unwrap_or_default())?);
         }
         let CheckCopy { request, announcer } = check_server::serve(socket);
@@ -122,8 +122,8 @@ impl Child {
     }
 }
 
-/// The directory. A workload's is made if a person named one that does not exist yet; a check
-/// without one has nothing to look at.
+/// The directory. A workload's is created if a person named one that does not exist yet; for a check
+/// it must exist.
 fn directory(path: PathBuf, make: bool) -> Result<PathBuf, SetupError> {
     let ready = std::path::absolute(&path).and_then(|path| {
         if make {
@@ -148,13 +148,13 @@ fn connect(channel: Channel, run_id: String) -> Result<Announcer, SetupError> {
     Ok(Announcer::new(announce.map_err(system)?))
 }
 
-/// Takes over a descriptor that was left open for us, and keeps it from what we start.
+/// Takes ownership of a descriptor that the orchestrator left open, and closes it on exec.
 fn adopt(fd: RawFd) -> std::io::Result<File> {
     // SAFETY: plain numbers. It fails if no such descriptor is open.
     if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the orchestrator, which is our parent, opened it for this process alone, and a
+    // SAFETY: the orchestrator, this process's parent, opened it for this process alone, and a
     // process enters its phase once.
     Ok(unsafe { File::from_raw_fd(fd) })
 }

@@ -1,5 +1,5 @@
-//! A check server, seen from the orchestrator: one child that checks one state after the other. What
-//! happens inside it is `child::check_server`.
+//! A check server, as seen by the orchestrator: one child that checks one state after the other. The
+//! server's own side is `child::check_server`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,17 +15,17 @@ use retake_crash::stray_processes::{kill_by_run_id, new_run_id};
 
 pub(crate) struct CheckServer {
     started: StartedChild,
-    /// None once it has been told to end.
+    /// `None` once it has been told to exit.
     socket: Option<File>,
     run_id: String,
 }
 
 impl CheckServer {
-    /// Starts the server with what a check would be started with. None if it does not come to its
-    /// check, or cannot serve: what is wrong then shows when the check is started as a program.
+    /// Starts the server with the command of a check. `None` if it does not come to its
+    /// check, or cannot serve: a problem then shows when the check is started as a program.
     pub(crate) fn start(command: ChildCommand<'_>) -> io::Result<Option<Self>> {
         let (own, theirs) = UnixStream::pair()?;
-        // try_clone gives a number above 2.
+        // try_clone returns a number above 2.
         let theirs = OwnedFd::from(theirs).try_clone()?;
         let mut command = command;
         command.set.push((variables::CHECK_SERVER, theirs.as_raw_fd().to_string().into()));
@@ -36,11 +36,11 @@ impl CheckServer {
         own.set_read_timeout(Some(command.timeout.max(Duration::from_millis(1))))?;
         let mut answer = [0];
         let is_ready = (&own).read_exact(&mut answer).is_ok() && answer == [READY];
-        // From now on the server itself sees to it that no check takes too long.
+        // From now on the server itself enforces the time limits of checks.
         own.set_read_timeout(None)?;
         let socket = Some(File::from(OwnedFd::from(own)));
         let server = Self { started, socket, run_id };
-        // One that is not ready is ended where it is dropped.
+        // Dropping a server that is not ready kills it.
         Ok(is_ready.then_some(server))
     }
 
@@ -49,7 +49,7 @@ impl CheckServer {
         self.open_socket()?.try_clone().map(OwnedFd::from)
     }
 
-    /// Has one state checked, and does something else until then.
+    /// Requests the check of one state, and runs `meanwhile` until the answer.
     pub(crate) fn check(
         &mut self,
         request: &CheckRequest,
@@ -70,9 +70,9 @@ impl Drop for CheckServer {
     fn drop(&mut self) {
         self.socket = None;
         let child = &mut self.started.child;
-        // It ends by itself at the end of its orders, but need not have come that far.
+        // It exits by itself after its last request, but may not have come that far.
         signal(-(child.id() as i32), libc::SIGKILL);
-        // Nothing can be done about one that cannot be waited for.
+        // There is nothing to do about a failed wait.
         _ = child.wait();
         kill_by_run_id(&self.run_id);
     }

@@ -1,14 +1,14 @@
-//! One child: started so that it cannot outlive us, watched until its end, and what it left running
-//! killed.
+//! One child: started so that it cannot outlive the orchestrator, watched until its end, and all processes
+//! that it left running are killed.
 //!
-//! Theory of operation. The child gets two pipe ends. Over one it announces what happens to it. The
-//! other never carries a byte: its end-of-file, when this process dies in whatever way, is what
-//! [`parent_death`] waits for in the child. Until that thread of the child is up, the
-//! kernel's parent-death signal does its job; that signal follows the *thread* that started the
+//! Theory of operation. The child gets two pipe ends. It sends its messages over one. The
+//! other never carries a byte: its end-of-file, when the orchestrator dies in any way, is what
+//! [`parent_death`] waits for in the child. Until that thread of the child runs, the
+//! kernel's parent-death signal has the same effect; that signal follows the *thread* that started the
 //! child, so the thread that starts a child here also waits for it.
 //!
-//! The child leads a process group. The group is killed while the dead leader has not been waited
-//! for, so that its number cannot belong to anybody else. What left the group is found by its run id.
+//! The child leads a process group. The group is killed before the dead leader is reaped,
+//! so that its id cannot belong to another group. Processes that left the group are found by their run id.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::check_server::CheckServer;
 use super::verdict::ChildOutcome;
 use crate::channel::Inbox;
-use crate::check_request::{CheckRequest, ExitKind, Order};
+use crate::check_request::{CheckRequest, ExitKind, Frame};
 use crate::child_watch::{ChildWatch, OutOfMemoryKills, signal};
 use crate::parent_death;
 use crate::variables::{self, Channel};
@@ -40,16 +40,16 @@ pub(crate) struct ChildCommand<'a> {
     pub(crate) program: &'a Path,
     pub(crate) arguments: &'a [OsString],
     pub(crate) set: Vec<(&'static str, OsString)>,
-    /// Where both of its output streams go.
+    /// The file for both of its output streams.
     pub(crate) log: PathBuf,
     pub(crate) timeout: Duration,
-    /// Where it sees its directory.
+    /// The mount namespace that shows it its directory.
     pub(crate) namespace: Option<MountNamespace>,
     /// A descriptor that it inherits, besides those of every child.
     pub(crate) inherit: Option<RawFd>,
 }
 
-/// The children that are running now, so that those whose result is not needed can be killed.
+/// The children that are running now, so that those whose results are not needed can be killed.
 #[derive(Debug)]
 pub(crate) struct RunningChildren {
     table: Mutex<ChildTable>,
@@ -61,11 +61,11 @@ struct ChildTable {
     children: HashMap<usize, Running>,
 }
 
-/// How a child is ended before its time.
+/// How to kill a running child.
 #[derive(Debug)]
 enum Running {
     Process(u32),
-    /// A copy of a check server, which the server ends.
+    /// A copy of a check server, which the server kills.
     Served(OwnedFd),
 }
 
@@ -74,8 +74,8 @@ impl Running {
         match self {
             Self::Process(pid) => signal(*pid as i32, libc::SIGKILL),
             Self::Served(socket) => {
-                // A server that is gone has taken its check along.
-                _ = socket.try_clone().map(File::from).and_then(Order::cancel);
+                // If the server is gone, its check is, too.
+                _ = socket.try_clone().map(File::from).and_then(Frame::cancel);
             }
         }
     }
@@ -104,7 +104,7 @@ impl RunningChildren {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a child to its end. Nothing it started is alive afterwards.
+    /// Runs a child to its end. No process it started is alive afterwards.
     pub(crate) fn run(
         &self,
         command: &ChildCommand<'_>,
@@ -144,7 +144,7 @@ impl RunningChildren {
         }))
     }
 
-    /// Has a check server run a check to its end, and does something else `meanwhile`. An error is one of the server, which has to be
+    /// Lets a check server run a check to its end, and runs `meanwhile`. An error concerns the server, which must be
     /// given up then.
     pub(crate) fn run_served(
         &self,
@@ -181,7 +181,7 @@ impl RunningChildren {
 pub(super) struct StartedChild {
     pub(super) child: Child,
     pub(super) watch: ChildWatch,
-    /// Held for as long as the child may live.
+    /// Kept open as long as the child may live.
     pub(super) parent_alive: OwnedFd,
 }
 
@@ -242,8 +242,8 @@ pub(super) fn start(asked: &ChildCommand<'_>, run_id: &str) -> io::Result<Starte
     }
 }
 
-/// Runs a child to its end while everything it does to a directory is recorded. What it leaves
-/// running may take this long to end by itself.
+/// Runs a child to its end and records everything it does to a directory. Processes that it leaves
+/// running may take up to `linger` to end by themselves.
 pub(crate) fn record(
     command: &ChildCommand<'_>,
     root: &Path,
@@ -283,7 +283,7 @@ pub(crate) fn record(
             let mut inbox = Inbox::default();
             let mut pipe = File::from(announcements);
             let mut buffer = [0; 16 << 10];
-            // An error leaves what is known already, and the verdict then misses what it needs.
+            // After an error only the messages so far are known, and the verdict reports what is missing.
             while let Ok(n) = pipe.read(&mut buffer)
                 && n > 0
             {
@@ -292,7 +292,7 @@ pub(crate) fn record(
             inbox
         });
         let recorded = recorder.run();
-        // The last writer: now the inbox comes to its end.
+        // The last writers: now the inbox gets end-of-file.
         drop((child_announce, child_parent_alive));
         (recorded, inbox.join().unwrap_or_default())
     });

@@ -1,7 +1,7 @@
 //! A directory's state as one number: equal states need one check.
 //!
-//! Counted are names, kinds, modes, owners, contents, link targets, which names are one file, and
-//! extended attributes. Times are not: they differ in every run, and equal states would be rare.
+//! Includes names, kinds, modes, owners, contents, link targets, which names are one file, and
+//! extended attributes. Excludes times: they differ in every run, and equal states would be rare.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -14,17 +14,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Meaningful within the process that made it: it is keyed with numbers drawn at random.
+/// Only comparable within the process that made it: its keys are random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct DirectoryDigest(pub(crate) u64, pub(crate) u64);
 
-/// Blocks of zeros count as holes, wherever the file system keeps them.
+/// Blocks of zeros count as holes, wherever the file system has holes.
 const BLOCK: usize = 64 << 10;
 
-/// Takes states that can be compared with each other.
+/// Computes digests that can be compared with each other.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryHasher {
-    // Two independent keys: with 64 bits alone, a false match among many states is conceivable,
+    // Two independent keys: with only 64 bits, a false match among many states is conceivable,
     // and it would hide a failure.
     keys: [RandomState; 2],
 }
@@ -57,7 +57,7 @@ struct Walk<H> {
 
 impl<H: Hasher> Walk<H> {
     fn entry(&mut self, path: &Path, metadata: &Metadata) -> io::Result<()> {
-        // The mode holds the kind too.
+        // The mode includes the kind.
         self.hashers.add((metadata.mode(), metadata.uid(), metadata.gid()));
         self.attributes(path)?;
         let kind = metadata.file_type();
@@ -133,24 +133,24 @@ impl<H: Hasher> Walk<H> {
     }
 }
 
-/// Where the next byte that is not in a hole lies.
+/// The offset of the next byte that is not in a hole.
 fn next_data(file: &File, at: u64, length: u64) -> Option<u64> {
     if at >= length {
         return None;
     }
-    // SAFETY: a descriptor we hold; only its position changes, which nothing here uses.
+    // SAFETY: an open descriptor; only its position changes, which nothing here uses.
     let data = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, libc::SEEK_DATA) };
     if data >= 0 {
         return Some(data as u64);
     }
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::ENXIO) => None,
-        // A file system without holes: everything is data.
+        // A file system without support for holes: everything is data.
         _ => Some(at),
     }
 }
 
-/// What a call of the `xattr` family gives, at whatever size.
+/// The result of a call of the `xattr` family, of any size.
 fn attribute(call: impl Fn(*mut libc::c_void, usize) -> isize) -> io::Result<Vec<u8>> {
     let size = call(std::ptr::null_mut(), 0);
     if size > 0 {

@@ -59,7 +59,7 @@ impl Events {
     }
 
     pub(crate) fn summary(&self, test: &str, index: usize, summary: &Summary) -> io::Result<()> {
-        // Several tests share a file, so the line says whose summary it is.
+        // Several tests share a file, so the line names the test of the summary.
         let mut line = Object::new().string("event", "summary").string("test", test);
         if index > 1 {
             line = line.number("index", index as u64);
@@ -69,7 +69,7 @@ impl Events {
         self.append(line.number("failed", failed).number("pruned", pruned))
     }
 
-    /// One write per line: tests that append at the same time do not mix theirs.
+    /// One write per line: lines of tests that append at the same time do not mix.
     fn append(&self, line: Object) -> io::Result<()> {
         match &self.file {
             Some(file) => (&mut &*file).write_all(line.line().as_bytes()),
@@ -78,7 +78,7 @@ impl Events {
     }
 }
 
-/// Rounded up and never 0: something did happen.
+/// Rounded up and never 0.
 fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000).max(1)).unwrap_or(u64::MAX)
 }

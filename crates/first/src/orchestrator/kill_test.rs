@@ -1,6 +1,6 @@
-//! A test under the model `kill`: the workload ends at each crash point, and what it left is checked.
+//! A test under the model `kill`: the workload is killed at each crash point, and the resulting state is checked.
 //!
-//! Runs the steps of the plan as children. Where the workload could be recorded, a crash is taken
+//! Runs the steps of the plan as children. If the workload could be recorded, a crash is taken
 //! from the recording instead of a child that kills itself.
 
 use std::collections::HashMap;
@@ -99,7 +99,7 @@ impl Supervisor<'_> {
         finish
     }
 
-    /// Says how it ended. What ran ahead and was not needed has removed itself.
+    /// Reports the end. Runs that were ahead and not needed have removed themselves.
     fn close(self, finish: &Finish) -> Result<(), String> {
         let Self { session, dirs, events, summary, failures } = self;
         let passed = summary.ok + summary.pruned;
@@ -128,7 +128,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// Tells one result. The message of a failure comes back for the end.
+/// Reports one result. Returns the message of a failure for the end.
 fn tell(
     session: &Session<'_>,
     dirs: &RunDirectories,
@@ -186,15 +186,15 @@ fn not_executed(reason: String) -> Executed {
     Executed { result: Execution::Failed { reason }, trace: PointTrace::default(), state: None }
 }
 
-/// Makes the children. Called on several threads.
+/// Runs the children. Called on several threads.
 struct StepRunner<'a> {
     session: &'a Session<'a>,
     dirs: &'a RunDirectories,
     running: RunningChildren,
     hasher: DirectoryHasher,
-    /// Where the workload could be recorded.
+    /// Set if the workload could be recorded.
     recorded: Option<RecordedWorkload>,
-    /// By target, where it was not: what was promised before the crash.
+    /// If not, by target: the promises made before the crash.
     promises: Mutex<HashMap<usize, Vec<Vec<u8>>>>,
     ahead: LookAhead,
 }
@@ -207,7 +207,7 @@ impl StepRunner<'_> {
         }
     }
 
-    /// Records the workload, unless it was said not to, or only one crash is wanted: that one is a
+    /// Records the workload, unless that is disabled, or only one crash is requested: that one is a
     /// real one.
     fn record(&self) -> Option<RecordedWorkload> {
         if self.session.variables.only.is_some() || self.session.options.model != Model::Kill {
@@ -233,8 +233,8 @@ impl StepRunner<'_> {
         }
     }
 
-    /// Runs the workload once more, beyond the end of the recording: it has to end there again. It
-    /// runs where it was recorded, in memory if possible, since no crash is made there.
+    /// Runs the workload once more, beyond the end of the recording: it must end there again. It
+    /// runs in the recorded directory, in memory if possible, because no crash happens there.
     fn confirm_end(&self, recorded: &RecordedWorkload, target: usize) -> Executed {
         let root = &recorded.states.recording.root;
         let executed = self.execute_in(target, root);
@@ -263,7 +263,7 @@ impl StepRunner<'_> {
         self.execute_in(target, &directory)
     }
 
-    /// Runs the workload in a directory that is there and empty. What it leaves stays, unless it has
+    /// Runs the workload in an existing, empty directory. The result is kept, unless the workload
     /// ended: then its run is removed.
     fn execute_in(&self, target: usize, directory: &Path) -> Executed {
         let fail = not_executed;
@@ -283,7 +283,7 @@ impl StepRunner<'_> {
                 let reason = "the workload deleted or replaced its own directory".into();
                 result = Execution::Failed { reason };
             }
-            // Not readable means not comparable, so it is checked whatever it is like.
+            // An unreadable state cannot be compared, so it is always checked.
             Execution::Crashed { .. } => state = self.hasher.digest(directory).ok(),
             Execution::Ended { .. } => {
                 report_error(self.dirs.remove(target), &directory.display().to_string());
@@ -298,7 +298,7 @@ impl StepRunner<'_> {
         Executed { result, trace: PointTrace::of(&outcome.messages), state }
     }
 
-    /// A failed workload leaves its directory and its output, as if it had been run for this
+    /// A failed workload keeps its directory and its output, as if it had been run for this
     /// target alone.
     fn as_if_crashed(&self, target: usize, executed: Executed) -> Executed {
         let keep = matches!(executed.result, Execution::Failed { .. });
@@ -314,7 +314,7 @@ impl StepRunner<'_> {
         executed
     }
 
-    /// What the workload said, beside the directory that is kept.
+    /// Keeps the workload's output, beside the kept directory.
     fn keep_recording_log(&self, target: usize) -> io::Result<()> {
         let log = self.dirs.log(target, FailedPhase::Execution);
         std::fs::copy(self.dirs.recording_log(), log).map(|_| ())
@@ -324,7 +324,7 @@ impl StepRunner<'_> {
         self.promises.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks what the recording says a crash at this point leaves.
+    /// Checks the state that a crash at this point leaves according to the recording.
     fn verify_recorded(
         &self,
         recorded: &RecordedWorkload,
@@ -379,24 +379,24 @@ impl StepRunner<'_> {
         let next = self.ahead.after(target, |target| recorded.point(target));
         if let Some(next) = next {
             let (tree, acks) = recorded.state(next);
-            // The label is for a check that is started as a program, which this one is not.
+            // The label is only for a check that is started as a program, unlike this one.
             let state = StateToCheck { tree, acks, point_id: next, label: "" };
-            // What cannot be done now is done, or reported, when the state is checked.
+            // An error is handled, or reported, when the state is checked.
             _ = recorded.states.prepare(&state, &|place| {
                 self.child_command(next, FailedPhase::Verify, &place.seen, Vec::new())
             });
         }
     }
 
-    /// A failure that the recording shows is reported once a real kill has shown it: the workload
-    /// runs again, kills itself at the point, and what it left is checked. Whether that fails, too.
+    /// A failure in the recording is reported after a real kill has shown it: the workload
+    /// runs again, kills itself at the point, and the result is checked. Returns whether that fails, too.
     fn confirm(&self, target: usize, label: &str, reason: String) -> (Check, bool) {
-        // What the check of the recorded state said, until it is known which of the two counts.
+        // The output of the recorded state's check, until it is known which of the two counts.
         let log = self.dirs.log(target, FailedPhase::Verify);
         let said = log.with_extension("recorded");
         report_error(std::fs::rename(&log, &said), &log.display().to_string());
         let unconfirmed = |how: &str| {
-            // A fresh run that did something else is no reason to doubt the one that was recorded.
+            // A new run that behaves differently is no reason to doubt the recorded one.
             let directory = self.dirs.run_dir(target);
             report_error(self.dirs.remove(target), &directory.display().to_string());
             report_error(std::fs::rename(&said, &log), &log.display().to_string());
@@ -436,7 +436,7 @@ impl StepRunner<'_> {
         }
     }
 
-    /// Checks what a real kill left.
+    /// Checks the state after a real kill.
     fn verify_killed(&self, target: usize, label: &str) -> Check {
         let directory = self.dirs.run_dir(target);
         let acks = self.dirs.acks(target);

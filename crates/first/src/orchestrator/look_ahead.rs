@@ -1,6 +1,6 @@
-//! Guesses which state is checked next, so that it can be written while another one is checked.
+//! Predicts which state is checked next, so that it can be written while another one is checked.
 //!
-//! A wrong guess costs the time to write a state, and changes no result.
+//! A wrong guess costs the time to write a state, but changes no result.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,10 +8,10 @@ use std::thread;
 
 use retake_crash::model::{Tree, TreeEntryKind};
 
-/// A second place has a server of its own, which a test of a few points does not earn back.
+/// A second place has its own server, which does not pay off in a test with few points.
 const FIRST_CHECKS: usize = 8;
 
-/// A state that lies ready takes memory.
+/// A state that is written in advance takes memory.
 const MOST_BYTES: usize = 64 << 20;
 
 #[derive(Debug)]
@@ -24,12 +24,12 @@ struct Seen {
     checks: usize,
     /// States that need no second check.
     settled: HashSet<u128>,
-    /// Whether the last check asked which crash it was: then equal states are checked, too.
+    /// Whether the last check used its crash info: then equal states are checked, too.
     looked: bool,
 }
 
 impl LookAhead {
-    /// Where several checks run at a time, no processor is idle.
+    /// If several checks run in parallel, no processor is idle.
     pub(crate) fn new(jobs: usize) -> Self {
         let idle = jobs == 1 && thread::available_parallelism().is_ok_and(|n| n.get() > 1);
         Self { seen: idle.then(Mutex::default) }
@@ -50,7 +50,7 @@ impl LookAhead {
         }
     }
 
-    /// The target to write the state of while `target` is checked.
+    /// The target whose state to write while `target` is checked.
     pub(crate) fn after<'a>(
         &self,
         target: usize,
@@ -70,7 +70,7 @@ impl LookAhead {
 }
 
 impl Seen {
-    /// `now` is being checked, and will pass as others did.
+    /// `now` is being checked, and is assumed to pass.
     fn is_settled(&self, tree: &Tree, now: u128) -> bool {
         let digest = tree.digest();
         digest == now || self.settled.contains(&digest)

@@ -63,7 +63,7 @@ pub(crate) fn run(session: &Session<'_>) -> Result<(), String> {
     kill_test::run(session, dirs, events)
 }
 
-/// The crash points are killed instead: no write is ever lost.
+/// Falls back to killing at the crash points, where no write is ever lost.
 fn weaker(session: &Session<'_>, why: &str) {
     let model = session.options.model;
     say(&format!("not recorded ({why}): weaker than {model}, crash points are only killed"));

@@ -1,7 +1,7 @@
 //! A test under a model of a file system: every state that a crash after any operation may leave,
 //! from one recording, each checked by the test's own check.
 //!
-//! Which states there are and why one fails is the model's business; this runs the checks and tells
+//! The model determines the states and why one fails; this runs the checks and reports
 //! the findings.
 
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ use retake_crash::model::{
 use retake_crash::text::count;
 use retake_crash::verify::in_parallel;
 
-/// What the whole recording amounts to: the state that no crash has touched.
+/// The check fails on the state at the end of the recording.
 const UNHARMED: &str = "the check fails on the state without a crash";
 
 pub(crate) struct ModelTest<'a> {
@@ -48,7 +48,7 @@ pub(crate) fn run(
         Execution::Crashed { .. } => return Err("the workload crashed by itself".to_owned()),
         Execution::Failed { reason } => return Err(reason),
     }
-    // What passes says nothing to anybody: a part that is not tested has to be a failure.
+    // A passing test prints nothing that anyone reads: an untested part must be a failure.
     if let Some(left) = recorded.left_running() {
         return Err(left);
     }
@@ -164,7 +164,7 @@ impl<'a> ModelTest<'a> {
             return Err(broken);
         }
         let reason = |one: &Finding| {
-            // A cause that showed behind another one has not been asked for its own reason.
+            // A cause found behind another one has no reason of its own yet.
             let state = model::rebuild(recording, model, &asked, &one.key).ok().flatten();
             let state = state.map(|state| CrashState { acks: one.acks, ..state });
             match state.map(|state| self.check_state(&state)) {
@@ -214,7 +214,7 @@ impl<'a> ModelTest<'a> {
         Ok(check)
     }
 
-    /// Tells one finding, and leaves its state beside the log.
+    /// Reports one finding, and leaves its state beside the log.
     fn tell(&self, finding: &Finding, reason: &str, log: &Path) -> String {
         let Finding { id, sentence, states, key, .. } = finding;
         let model = self.session.options.model;

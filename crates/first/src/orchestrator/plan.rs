@@ -1,10 +1,10 @@
 //! The plan of a crash test, pure: which child to start next, given the results so far, and what to
 //! report.
 //!
-//! It holds no process, clock or directory. Children may come back in any order; what is said, and
-//! in which order, depends on what they found and never on when. So outcomes are *admitted* in the
+//! It has no process, clock or directory. Children may finish in any order; the report and its
+//! order depend on their results and never on timing. So outcomes are *admitted* in the
 //! order of their targets, checks of equal states wait for each other, and nothing is reported
-//! before everything that comes before it.
+//! before everything that precedes it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -19,9 +19,9 @@ pub(crate) struct Goal {
     pub(crate) only: Option<usize>,
     /// No crash point after this one.
     pub(crate) max_crashes: Option<usize>,
-    /// Go on after a failed check.
+    /// Continue after a failed check.
     pub(crate) keep_going: bool,
-    /// Children at a time.
+    /// Maximum number of simultaneous children.
     pub(crate) jobs: usize,
 }
 
@@ -39,12 +39,12 @@ impl Step {
     }
 }
 
-/// What an EXECUTION child left.
+/// The result of an EXECUTION child.
 #[derive(Debug, Clone)]
 pub(crate) struct Executed {
     pub(crate) result: Execution,
     pub(crate) trace: PointTrace,
-    /// What the directory looked like, where that could be read.
+    /// The state of the directory, if it could be read.
     pub(crate) state: Option<DirectoryDigest>,
 }
 
@@ -69,8 +69,8 @@ pub(crate) enum Line {
         target: usize,
         label: String,
     },
-    /// Not checked: an earlier target left the same state, and its check passed without looking at
-    /// which crash it was.
+    /// Not checked: an earlier target left the same state, and its check passed without using
+    /// its crash info.
     Same {
         target: usize,
         label: String,
@@ -83,9 +83,9 @@ pub(crate) enum Line {
 pub(crate) enum Finish {
     /// Every crash point was tried.
     Exhausted,
-    /// As many as asked for were tried.
+    /// The requested number was tried.
     Limited,
-    /// The only one asked for does not exist: the workload has this many.
+    /// The only requested one does not exist: the workload has this many.
     PastTheEnd {
         points: usize,
     },
@@ -109,7 +109,7 @@ enum Cell {
     Over {
         points: usize,
     },
-    /// It did so again in this one.
+    /// It did so again in this run.
     Confirmed,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Plan {
     issued: usize,
     admitted: usize,
     told: usize,
-    /// Targets beyond this one are of no interest any more.
+    /// Targets beyond this one are not needed any more.
     bound: usize,
     /// The longest run so far: all others must have begun like it.
     reference: PointTrace,
@@ -148,8 +148,8 @@ impl Plan {
         }
     }
 
-    /// What to start now, if anything. A check comes before new work, so that one job alone goes
-    /// through execute, verify, execute, verify.
+    /// What to start now, if anything. Checks come before new work, so that a single job alternates
+    /// between execute and verify.
     pub(crate) fn next(&mut self) -> Option<Step> {
         if self.finish.is_some() {
             return None;
@@ -162,7 +162,7 @@ impl Plan {
             return Some(Step::Verify { target, label });
         }
         let target = self.issued + 1;
-        // Not further ahead than that: every target ahead holds a directory.
+        // The distance is limited: every target ahead occupies a directory.
         if target > self.bound || target > self.told + 2 * self.goal.jobs {
             return None;
         }
@@ -171,12 +171,12 @@ impl Plan {
         Some(Step::Execute { target })
     }
 
-    /// The targets that were started and not told of: run ahead, or to confirm the end.
+    /// The targets that were started but not reported: run ahead, or to confirm the end.
     pub(crate) fn untold(&self) -> std::ops::RangeInclusive<usize> {
         self.told + 1..=self.issued
     }
 
-    /// The lowest target whose check can start: none below it is still to show whether the same
+    /// The lowest target whose check can start: no lower one will still show whether the same
     /// state passes.
     fn checkable(&self) -> Option<usize> {
         let mut pending = Vec::new();
@@ -194,7 +194,7 @@ impl Plan {
 
     pub(crate) fn executed(&mut self, target: usize, executed: Executed) {
         match &executed.result {
-            // The one after it is run to confirm that the workload ends here.
+            // The next one is run to confirm that the workload ends here.
             Execution::Ended { .. } => self.lower(target.saturating_add(1)),
             Execution::Failed { .. } => self.lower(target),
             Execution::Crashed { .. } => {}
@@ -354,7 +354,7 @@ impl Plan {
                     }
                     match self.cells.get(&(target + 1)) {
                         Some(Cell::Confirmed) => self.end(Finish::Exhausted),
-                        // Told next, as the failure it is. A limit cannot come in between: nothing
+                        // Reported next, as a failure. A limit cannot come first: nothing
                         // is run beyond it.
                         Some(Cell::Done(_)) => self.told = target,
                         _ if target == self.goal.max_crashes.unwrap_or(0) => {

@@ -1,6 +1,6 @@
-//! Turns a plan's steps into children, several at a time, and tells results in the plan's order.
+//! Runs a plan's steps as children, several at a time, and reports results in the plan's order.
 //!
-//! What a child is does not matter here: the orchestrator gives real ones, the tests scripted ones.
+//! Independent of what a child is: the orchestrator passes real ones, the tests scripted ones.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,15 +18,15 @@ pub(crate) enum PointOutcome {
     Checked(Check),
 }
 
-/// What the loop asks for.
+/// The operations that the loop needs.
 pub(crate) struct ChildRunner<'a> {
     /// Runs one child to its end. Called on several threads at once, if there are several jobs.
     pub(crate) run: &'a (dyn Fn(&Step) -> PointOutcome + Sync),
-    /// Ends the children of all targets beyond this one, now and in future.
+    /// Kills the children of all targets beyond this one, now and in future.
     pub(crate) end_beyond: &'a dyn Fn(usize),
 }
 
-/// What a step came to, and how long that took.
+/// The outcome of a step, and how long it took.
 type StepResult = (usize, thread::Result<PointOutcome>, Duration);
 
 /// Runs the plan to its finish. `told` is called on this thread alone: a test's output belongs to
@@ -38,8 +38,8 @@ pub(crate) fn drive(
     told: &mut dyn FnMut(Line, Duration),
 ) -> Finish {
     if jobs == 1 {
-        // On this thread: to hand a step to another one and to be woken by it takes as long as many
-        // a check.
+        // On this thread: handing a step to another one and being woken by it takes as long as many
+        // checks.
         let next = RefCell::new(None);
         let start = |step| next.borrow_mut().replace(step).is_none();
         let result = || next.take().map(|step| take_step(children.run, &step));
@@ -62,7 +62,7 @@ pub(crate) fn drive(
                 }
             });
         }
-        // The workers end when this closure does, and what they wait for with it.
+        // Dropped with this closure, which ends the workers that wait for it.
         let to_do = to_do;
         let start = |step| to_do.send(step).is_ok();
         conduct(plan, jobs, children, told, &start, &|| results.recv().ok())
@@ -75,7 +75,7 @@ fn take_step(run: &(dyn Fn(&Step) -> PointOutcome + Sync), step: &Step) -> StepR
     (step.target(), outcome, start.elapsed())
 }
 
-/// `start` has a step taken, unless no worker is left to take it; `result` waits for one that was.
+/// `start` hands out a step, unless no worker is left to take it; `result` waits for a started one.
 fn conduct(
     plan: &mut Plan,
     jobs: usize,
@@ -100,7 +100,7 @@ fn conduct(
             told(line, took.remove(&target).unwrap_or_default());
         }
         if let Some(finish) = plan.finish() {
-            // Nothing that is still running can matter; the caller waits for its end.
+            // No running child matters any more; the caller waits for their end.
             (children.end_beyond)(0);
             return finish.clone();
         }

@@ -1,17 +1,17 @@
-//! The crash points one run of a workload passed, and whether two runs passed the same ones.
+//! The crash points that one run of a workload passed, and whether two runs passed the same ones.
 
 use std::sync::Arc;
 
 use crate::channel::Message;
 
-/// Of a recording each point is a run that ended there: they share its labels.
+/// In a recording each point corresponds to a run that ended there: they share the labels.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PointTrace {
     labels: Arc<[String]>,
-    /// How many of the labels this run came to.
+    /// How many of the labels this run passed.
     passed: usize,
     /// The first point that a thread other than the workload's own reached: from there on the order
-    /// is the scheduler's.
+    /// depends on the scheduler.
     threaded_from: Option<usize>,
 }
 
@@ -30,7 +30,7 @@ impl PointTrace {
         Self { passed: labels.len(), labels: labels.into(), threaded_from }
     }
 
-    /// The same run, if it had ended at its `points`-th point. None if it did not come that far.
+    /// The same run, if it had ended at its `points`-th point. `None` if it did not come that far.
     pub(crate) fn until(&self, points: usize) -> Option<Self> {
         (points <= self.passed).then(|| Self { passed: points, ..self.clone() })
     }
@@ -56,8 +56,8 @@ impl PointTrace {
         self.threaded_from.is_some_and(|first| first < self.passed)
     }
 
-    /// The first point at which two runs differ, as far as both went. Where threads took part the
-    /// order of labels means nothing, and only the number of points can be compared.
+    /// The first point at which two runs differ, up to the end of the shorter one. If several threads took part, the
+    /// order of labels is arbitrary, and only the number of points can be compared.
     pub(crate) fn difference(&self, later: &Self) -> Option<String> {
         if Arc::ptr_eq(&self.labels, &later.labels) || self.threaded() || later.threaded() {
             return None;

@@ -1,4 +1,4 @@
-//! The workload of a test, run and recorded once, and what every crash point of it left.
+//! The workload of a test, run and recorded once, and the state after each of its crash points.
 //!
 //! Used instead of running the workload again for every point. A workload that cannot be recorded
 //! does not fail the test: it is then run again for every point.
@@ -29,30 +29,30 @@ use retake_crash::verify::try_mount;
 pub(crate) struct RecordedWorkload {
     pub(crate) outcome: ChildOutcome,
     pub(crate) states: StateDirectories,
-    /// What the whole workload left.
+    /// The state after the whole workload.
     pub(crate) end: Tree,
     points: Vec<Passed>,
     trace: PointTrace,
 }
 
-/// The directories that states are checked in, each seen where the workload saw its own.
+/// The directories in which states are checked, each visible at the workload's own path.
 #[derive(Debug)]
 pub(crate) struct StateDirectories {
     pub(crate) recording: Recording,
     /// The directory above the recorded one.
     mount_point: PathBuf,
     mounted: bool,
-    /// Places where nothing is checked now; their servers end before the directories go.
+    /// Idle places; their servers exit before the directories are removed.
     free: Mutex<Vec<CheckPlace>>,
     made: AtomicUsize,
-    /// Whether each check has to be started as a program.
+    /// Whether each check must be started as a program.
     not_served: AtomicBool,
     scratch: ScratchDir,
     /// Created because the recorded directory is gone.
     _above: Option<ScratchDir>,
 }
 
-/// The directory as it was when a crash point was passed.
+/// The directory at the time a crash point was passed.
 #[derive(Debug)]
 struct Passed {
     tree: Tree,
@@ -63,23 +63,23 @@ struct Passed {
 /// A place where states are checked, one after the other.
 #[derive(Debug)]
 pub(crate) struct CheckPlace {
-    /// What is mounted over the directory above the recorded one.
+    /// The directory that is mounted over the one above the recorded one.
     above: PathBuf,
-    /// Where the state lies.
+    /// The directory with the state.
     pub(crate) directory: PathBuf,
-    /// Where the check sees it.
+    /// The path at which the check sees it.
     pub(crate) seen: PathBuf,
     pub(crate) acks: PathBuf,
-    /// What a served check says. In memory: to make and remove a file on disk for each of them takes
-    /// longer than many a check.
+    /// The output of a served check. In memory: creating and removing a file on disk for each of them takes
+    /// longer than many checks.
     said: PathBuf,
     namespace: Option<MountNamespace>,
     server: Option<CheckServer>,
-    /// The crash point whose state was put here before its check.
+    /// The crash point whose state was written here in advance.
     prepared_for: Option<usize>,
 }
 
-/// A state, and what its check is given.
+/// A state, and the input of its check.
 #[derive(Debug)]
 pub(crate) struct StateToCheck<'a> {
     pub(crate) tree: &'a Tree,
@@ -90,8 +90,8 @@ pub(crate) struct StateToCheck<'a> {
 }
 
 impl RecordedWorkload {
-    /// Runs the workload, which must not crash itself. `parent` is where directories are made; in
-    /// memory unless said. What it leaves running may take as long as `linger` to end by itself.
+    /// Runs the workload, which must not crash itself. `parent` is the directory for temporary ones; by default
+    /// in memory. Processes that it leaves running may take up to `linger` to end by themselves.
     pub(crate) fn record<'a>(
         parent: Option<&Path>,
         linger: Duration,
@@ -99,7 +99,7 @@ impl RecordedWorkload {
     ) -> Result<Self, RecordError> {
         let failed = |source| RecordError::system("a directory", source);
         let scratch = ScratchDir::new(parent).map_err(failed)?;
-        // The directory above is what is mounted over, so that a check may remove its own.
+        // The directory above is the one mounted over, so that a check may remove its own.
         let above = scratch.path().join("here");
         let root = above.join("work");
         fs::create_dir_all(&root).map_err(failed)?;
@@ -126,7 +126,7 @@ impl RecordedWorkload {
         Ok(Self { outcome, states, end: tree, points, trace })
     }
 
-    /// What to know of processes that the workload left running and that were ended.
+    /// A note about processes that the workload left running and that were terminated.
     pub(crate) fn left_running(&self) -> Option<String> {
         let ended = self.states.recording.left_running.ended;
         (ended > 0).then(|| {
@@ -139,7 +139,7 @@ impl RecordedWorkload {
         })
     }
 
-    /// What a run that crashes at this point would have said; none beyond the end, where only
+    /// The result of a run that crashes at this point; `None` beyond the end, where only
     /// another run can tell.
     pub(crate) fn executed(&self, target: usize) -> Option<Executed> {
         if let Some(passed) = self.points.get(target - 1) {
@@ -159,12 +159,12 @@ impl RecordedWorkload {
         })
     }
 
-    /// What a crash at this point left; none beyond the last.
+    /// The state after a crash at this point; `None` beyond the last.
     pub(crate) fn point(&self, target: usize) -> Option<&Tree> {
         self.points.get(target - 1).map(|passed| &passed.tree)
     }
 
-    /// What a crash at this point left, and how many promises had been made.
+    /// The state after a crash at this point, and how many promises had been made.
     pub(crate) fn state(&self, target: usize) -> (&Tree, usize) {
         match self.points.get(target - 1) {
             Some(passed) => (&passed.tree, passed.acks),
@@ -197,7 +197,7 @@ impl StateDirectories {
         Ok(Self { _above: above, ..Self::new(recording, scratch, mount_point) })
     }
 
-    /// A place that nobody uses, which goes back with [`StateDirectories::put_back`]: the one that
+    /// An idle place, to be returned with [`StateDirectories::put_back`]: the one that
     /// was prepared for this crash point, or any other.
     pub(crate) fn place(&self, point: usize) -> io::Result<CheckPlace> {
         let mut free = self.free();
@@ -230,7 +230,7 @@ impl StateDirectories {
         })
     }
 
-    /// Puts a state into a place of its own, so that its check can begin at once.
+    /// Writes a state to a separate place, so that its check can begin immediately.
     pub(crate) fn prepare<'a>(
         &self,
         state: &StateToCheck<'_>,
@@ -255,9 +255,9 @@ impl StateDirectories {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a state checked in this place: by its server, or by a program that is started for it.
-    /// `command` is that program. What is to be done `meanwhile` is done by this thread if a server
-    /// checks.
+    /// Checks a state in this place: by its server, or by a program that is started for it.
+    /// `command` is that program. If a server checks, this thread runs `meanwhile` until
+    /// the answer.
     pub(crate) fn check<'a>(
         &self,
         place: &mut CheckPlace,
@@ -282,7 +282,7 @@ impl StateDirectories {
             };
             match running.run_served(server, program.target, &request, meanwhile) {
                 Ok(outcome) => return Ok(outcome),
-                // It died, of this check or of something else. The check begins again.
+                // It died, because of this check or otherwise. The check is repeated.
                 Err(_) => {
                     place.server = None;
                     self.not_served.store(true, Ordering::Relaxed);
@@ -293,7 +293,7 @@ impl StateDirectories {
         running.run(&program)
     }
 
-    /// Gives a place its server, where there can be one.
+    /// Gives a place its server, if it can have one.
     fn start_server<'a>(
         &self,
         place: &mut CheckPlace,
@@ -303,7 +303,7 @@ impl StateDirectories {
         if place.server.is_none() && !self.not_served.load(Ordering::Relaxed) {
             let log = place.acks.with_extension("log");
             let server = ChildCommand { log, ..place.program(state, command) };
-            // What keeps a server from starting is said by the program, if it matters.
+            // The program reports what keeps a server from starting, if it matters.
             place.server = CheckServer::start(server).ok().flatten();
             self.not_served.store(place.server.is_none(), Ordering::Relaxed);
         }
@@ -327,7 +327,7 @@ impl CheckPlace {
         command
     }
 
-    /// Replaces what lies here by a state, and the promises by those that were made before it.
+    /// Replaces the content by a state, and the promises by those that were made before it.
     fn fill(&self, recording: &Recording, state: &StateToCheck<'_>) -> io::Result<()> {
         retake_crash::scratch::clear_dir(&self.above)?;
         retake_crash::scratch::ignore_missing(fs::remove_file(&self.said))?;
@@ -345,7 +345,7 @@ impl CheckPlace {
         fs::write(&self.acks, retake_crash::verify::ack_lines(&promised))
     }
 
-    /// Leaves what the check said in a file, for people. One that was started as a program has written
+    /// Writes the check's output to a file, for people. A check that was started as a program has written
     /// there itself.
     pub(crate) fn keep_log(&self, to: &Path) -> io::Result<()> {
         match fs::copy(&self.said, to) {

@@ -1,4 +1,4 @@
-//! What a person reads: one line per crash point, and everything about a failure.
+//! The report for people: one line per crash point, and everything about a failure.
 //!
 //! Written to stderr on the test's own thread, where the test harness captures it.
 
@@ -12,7 +12,7 @@ use super::plan::{FailedPhase, Failure};
 use crate::json::Object;
 use retake_crash::text::count;
 
-/// Of a child's output, at most this much from each end is shown. All of it is in the file.
+/// At most this much from each end of a child's output is shown. All of it is in the file.
 const SHOWN: u64 = 32 << 10;
 
 pub(crate) fn say(line: &str) {
@@ -22,7 +22,7 @@ pub(crate) fn say(line: &str) {
     }
 }
 
-/// A failure with all that is needed to look into it.
+/// A failure with everything that is needed to investigate it.
 #[derive(Debug)]
 pub(crate) struct FailureReport<'a> {
     pub(crate) failure: &'a Failure,
@@ -90,7 +90,7 @@ impl FailureReport<'_> {
     }
 }
 
-/// The output of a child, its middle left out where it is long. None if there was none.
+/// The output of a child, without its middle if it is long. `None` if there was none.
 fn output(log: &Path) -> Option<String> {
     let file = File::open(log).ok()?;
     let length = file.metadata().ok()?.len();

@@ -1,6 +1,6 @@
-//! Where the runs of one test live on disk: `<tmp>/first/<test>-<pid>/run_{target}`.
+//! The directories of one test's runs: `<tmp>/first/<test>-<pid>/run_{target}`.
 //!
-//! What a passed run leaves is removed at once; what a failed one leaves is never touched.
+//! Files of a passed run are removed immediately; those of a failed one are never touched.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -18,7 +18,7 @@ pub(crate) struct RunDirectories {
 }
 
 impl RunDirectories {
-    /// Makes the directory of the `index`-th FIRST test of a test function, in `root` if given.
+    /// Creates the directory of the `index`-th FIRST test of a test function, in `root` if given.
     pub(crate) fn create(
         root: Option<&Path>,
         test: &str,
@@ -32,7 +32,7 @@ impl RunDirectories {
         let name = if index > 1 { format!("{name}-{index}") } else { name };
         let mut attempt = 1;
         loop {
-            // A directory of an earlier process with our number holds a failure somebody may want.
+            // A directory of an earlier process with the same pid contains a failure that someone may need.
             let base = match attempt {
                 1 => root.join(&name),
                 n => root.join(format!("{name}.{n}")),
@@ -60,7 +60,7 @@ impl RunDirectories {
         self.base.join(format!("run_{target}.{phase}.log"))
     }
 
-    /// What the workload printed while it was recorded.
+    /// The workload's output while it was recorded.
     pub(crate) fn recording_log(&self) -> PathBuf {
         self.base.join("recording.log")
     }
@@ -75,7 +75,7 @@ impl RunDirectories {
         self.base.join(id)
     }
 
-    /// What was promised before a crash.
+    /// The promises made before a crash.
     pub(crate) fn acks(&self, target: usize) -> PathBuf {
         self.base.join(format!("run_{target}.acks"))
     }
@@ -91,12 +91,12 @@ impl RunDirectories {
         Ok(path)
     }
 
-    /// A run that passed.
+    /// Removes a run that passed.
     pub(crate) fn passed(&self, target: usize) -> io::Result<()> {
         if self.keep { Ok(()) } else { self.remove(target) }
     }
 
-    /// Removes a run and its logs. A run that is not there is no error.
+    /// Removes a run and its logs. A missing run is not an error.
     pub(crate) fn remove(&self, target: usize) -> io::Result<()> {
         for phase in [FailedPhase::Execution, FailedPhase::Verify] {
             ignore_missing(fs::remove_file(self.log(target, phase)))?;
@@ -105,22 +105,22 @@ impl RunDirectories {
         remove_tree(&self.run_dir(target))
     }
 
-    /// Removes what is empty. Kept runs, and other tests' directories, keep theirs.
+    /// Removes empty directories. Kept runs, and other tests' directories, stay.
     pub(crate) fn remove_if_empty(&self) {
-        // Not empty, or already gone: both are as it should be.
+        // Not empty, or already gone: both are expected.
         _ = fs::remove_dir(&self.base);
         _ = self.base.parent().map(fs::remove_dir);
     }
 }
 
-/// The parent of all tests' directories. Anybody may put theirs into it, as into the directory for
-/// temporary files itself, and nobody may remove another's.
+/// The parent of all tests' directories. Every user may create entries in it, as in the directory for
+/// temporary files itself, and no one may remove those of others.
 fn shared(root: &Path) -> io::Result<()> {
     if root.is_dir() {
         return Ok(());
     }
     match fs::create_dir(root) {
-        // Another test was quicker.
+        // Another test was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && root.is_dir() => {
             return Ok(());
         }
@@ -129,7 +129,7 @@ fn shared(root: &Path) -> io::Result<()> {
     ignore_missing(fs::set_permissions(root, Permissions::from_mode(0o1777)))
 }
 
-/// A test's name as one file name of bearable length.
+/// A test's name as a file name of limited length.
 fn file_name(test: &str) -> String {
     let safe = |c: char| if c == '/' || c.is_control() { '_' } else { c };
     let mut name: String = test.chars().map(safe).collect();

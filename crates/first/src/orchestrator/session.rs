@@ -1,4 +1,4 @@
-//! One crash test and what its children have in common.
+//! One crash test, and what its children share.
 
 use std::ffi::OsString;
 use std::io;
@@ -63,7 +63,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Records the workload, unless it was said not to.
+/// Records the workload, unless that is disabled.
 pub(super) fn record_workload(
     session: &Session<'_>,
     dirs: &RunDirectories,
@@ -79,7 +79,7 @@ pub(super) fn record_workload(
         command.log = log.clone();
         command
     };
-    // Runs that are killed end everything at once, and a recording in their stead does, too.
+    // A kill ends all processes at once, and so does a recording that stands in for one.
     let linger = match session.options.model {
         Model::Kill => Duration::ZERO,
         _ => LINGER,

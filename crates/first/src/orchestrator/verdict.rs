@@ -1,4 +1,4 @@
-//! What the end of a child means. Pure: no process, no file, no clock.
+//! Interprets the end of a child. Pure: no process, no file, no clock.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use super::point_trace::PointTrace;
 use crate::channel::Message;
 use crate::check_request::ExitKind;
 
-/// Everything known about a child that has ended.
+/// Facts about a child that has ended.
 #[derive(Debug, Clone)]
 pub(crate) struct ChildOutcome {
     pub(crate) status: ExitKind,
-    /// It was ended because its time was up.
+    /// It was killed because its time was up.
     pub(crate) timed_out: Option<Duration>,
-    /// The kernel's out-of-memory killer struck while it ran.
+    /// The kernel's out-of-memory killer acted while it ran.
     pub(crate) out_of_memory: bool,
     pub(crate) messages: Vec<Message>,
     pub(crate) garbled: bool,
 }
 
-/// What became of an EXECUTION child.
+/// The result of an EXECUTION child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Execution {
     /// It killed itself at its target, as planned.
@@ -34,7 +34,7 @@ pub(crate) enum Execution {
     },
 }
 
-/// What became of a VERIFY child.
+/// The result of a VERIFY child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Check {
     Passed { looked: bool },
@@ -113,7 +113,7 @@ pub(crate) fn check(outcome: &ChildOutcome) -> Check {
     }
 }
 
-/// What can go wrong in either phase.
+/// Problems that can occur in either phase.
 fn amiss(outcome: &ChildOutcome, who: &str, when: &str) -> Option<String> {
     let when = if when.is_empty() { String::new() } else { format!(" {when}") };
     if let Some(limit) = outcome.timed_out {
@@ -225,7 +225,7 @@ mod tests {
         killed.out_of_memory = true;
         assert!(failure(&killed, 2).contains("out-of-memory killer struck"));
         assert!(matches!(check(&killed), Check::Failed { reason } if reason.contains("struck")));
-        // A code that looks like a kill is none either.
+        // An exit code that looks like a kill does not count as one.
         let said = failure(&outcome(ExitKind::Exited(137), &[point("a")]), 2);
         assert!(said.contains("exited with code 137"), "{said}");
     }
@@ -257,7 +257,7 @@ mod tests {
         let said = failure(&outcome(ExitKind::Exited(101), &[point("a"), panicked.clone()]), 2);
         assert_eq!(said, "the workload panicked after crash point 1 (\"a\"): no disk");
         let reason = "verify panicked: no disk".to_owned();
-        // A test that should panic turns the code into 0; it is a failure all the same.
+        // A test with `should_panic` turns the code into 0; it is a failure nevertheless.
         assert_eq!(check(&outcome(ExitKind::Exited(0), &[panicked])), Check::Failed { reason });
         let said = failure(&outcome(ExitKind::Exited(101), &[]), 1);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The smallest executor: enough to show that any will do.
+//! A minimal executor: it shows that any executor works.
 
 use std::pin::pin;
 use std::sync::Arc;

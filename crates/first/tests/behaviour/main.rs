@@ -1,4 +1,4 @@
-//! What a FIRST test promises, tried with real children.
+//! The promises of a FIRST test, tried with real children.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -67,13 +67,13 @@ fn a_failure_says_what_a_person_needs() {
         assert_eq!(record["phase"], "VERIFY");
         assert_eq!(record["reason"], "verify panicked: b without c");
         assert_eq!(record["seed"], 9);
-        // Pasted, it fails at the same point for the same reason, and tries no other.
+        // Pasted, it fails at the same point for the same reason, and tries no other point.
         let again = stage.paste(record["repro"].as_str().unwrap());
         again.failed(&["crash point 2 (\"b\") failed", "verify panicked: b without c"]);
         assert!(!again.text.contains("crash point 1"), "{}", again.text);
         told.push(played.text.replace(&stage.tmp().display().to_string(), ""));
     }
-    // Apart from process numbers and times, the number of jobs changes nothing.
+    // Apart from process ids and times, the number of jobs changes nothing.
     let plain = |text: &str| {
         let digits = |c: char| c.is_ascii_digit();
         text.split(digits)
@@ -93,7 +93,7 @@ fn under_cargo_the_command_is_cargos() {
          scenario::fails_at_b -- --exact --nocapture --include-ignored\n"]);
 }
 
-/// A name that holds another's and comes before it: run with it, it would run first.
+/// A name that contains another's and sorts before it: run by that name, it would run first.
 mod before {
     mod scenario {
         #[test]
@@ -162,7 +162,7 @@ fn workloads_that_misbehave_are_told_apart() {
     ] {
         let counts_its_runs = ["changes_its_number_of_points", "ends_earlier_at_last"];
         for record in ["0", "1"] {
-            // A recorded workload runs twice; what happens in a third run does not happen.
+            // A recorded workload runs twice, so effects of a third run do not occur.
             if record == "1" && counts_its_runs.contains(&scenario) {
                 continue;
             }
@@ -220,7 +220,7 @@ fn a_missing_sync_is_found_and_can_be_seen_again_without_the_workload() {
     let runs = fs::read_to_string(stage.scratch().join("runs")).unwrap().lines().count();
     assert_eq!(runs, 1, "recorded once, and never run again");
     assert_eq!(stage.alive(), Vec::<String>::new());
-    // Where nothing is recorded nothing is lost, and the test says so.
+    // Without a recording nothing is lost, and the test says so.
     let played = Stage::new().set("FIRST_RECORD", 0).play("forgets_to_sync");
     let said = played.passed().lines();
     assert!(said[0].contains("FIRST_RECORD=0): weaker than ext4"), "{said:?}");
@@ -294,7 +294,7 @@ fn what_a_child_leaves_running_does_not_reach_the_next() {
 
 #[test]
 fn children_die_with_a_killed_orchestrator() {
-    // In its workload, with three processes of its own, and before it has come to its test.
+    // In its workload, with three processes of its own, and before it has reached its test.
     for (scenario, processes) in [("waits_to_be_orphaned", 5), ("waits_before_its_test", 2)] {
         let stage = Stage::new();
         let mut orchestrator = stage.command(&format!("scenario::{scenario}")).spawn().unwrap();
@@ -321,7 +321,7 @@ fn an_out_of_memory_kill_is_no_crash_and_says_so() {
     ]);
 }
 
-/// A memory cgroup with room for little more than the test.
+/// A memory cgroup with little more memory than the test needs.
 struct SmallMemory {
     path: std::path::PathBuf,
 }
@@ -338,7 +338,7 @@ impl SmallMemory {
             }
             let made = Self { path };
             if fs::write(made.path.join(limit), (64 << 20).to_string()).is_ok() {
-                // Where there is swap, the limit alone would only slow it down.
+                // With swap, the limit alone would only slow it down.
                 _ = fs::write(made.path.join("memory.swap.max"), "0");
                 return Some(made);
             }
@@ -508,7 +508,7 @@ fn a_thread_without_a_name_is_told_how_to_give_one() {
         "{text}"
     );
     assert_eq!(output.status.code(), Some(101));
-    // Where the arguments leave one test only, as nextest's do, there is nothing to ask.
+    // If the arguments select a single test, as nextest's do, no name is needed.
     stage.play("nameless").passed();
 }
 
@@ -575,7 +575,7 @@ fn options_do_what_they_say() {
     for (stage, seed) in [(Stage::new(), "5"), (Stage::new().set("FIRST_SEED", 77), "77")] {
         stage.play("seeded").passed();
         let seeds = fs::read_to_string(stage.scratch().join("seeds")).unwrap();
-        // Recorded, run again to see that it is the same, and checked once.
+        // Recorded, run again for comparison, and checked once.
         assert_eq!(seeds.lines().collect::<Vec<_>>(), [seed; 3]);
     }
     Stage::new().play("should_panic").passed();
@@ -595,12 +595,12 @@ fn keeping_going_finds_every_failure() {
     }
 }
 
-/// The numbers of the runs that were kept, of all plays together.
+/// The numbers of the kept runs, of all plays together.
 fn runs(stage: &Stage) -> Vec<String> {
     let number = |path: String| Some(path.rsplit_once("/run_")?.1.to_owned());
     let mut runs: Vec<_> =
         stage.left().into_iter().filter_map(number).filter(|run| run.len() == 1).collect();
-    // Not by path: process numbers begin again at some point.
+    // Not by path: process ids wrap around at some point.
     runs.sort();
     runs
 }

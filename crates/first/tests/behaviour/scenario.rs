@@ -1,5 +1,5 @@
-//! The tests under test: FIRST tests that pass, fail and misbehave, each started in a process of
-//! its own by the tests beside this file. On their own most of them fail, as they should.
+//! The tests under test: FIRST tests that pass, fail and misbehave, each started in a separate
+//! process by the tests beside this file. Run directly most of them fail, as they should.
 
 #![expect(clippy::exit, reason = "a workload that exits is one of the cases")]
 
@@ -16,7 +16,7 @@ pub(crate) fn scratch() -> PathBuf {
     std::env::var_os("SCRATCH").expect("started by the tests beside this file").into()
 }
 
-/// Adds a line to a file in the scratch directory and says how many there are now.
+/// Appends a line to a file in the scratch directory and returns the number of lines.
 pub(crate) fn note(file: &str, line: &str) -> usize {
     let path = scratch().join(file);
     let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
@@ -62,7 +62,7 @@ scenarios! {
             }
             note("verified", "");
         }).execute();
-        // The phases end in the test: only the orchestrator gets here, or a person's own phase.
+        // The phases end in the test: only the orchestrator gets here, or a phase started by a person.
         note("after", "");
         crash_point("after the test");
     }
@@ -140,7 +140,7 @@ scenarios! {
 
     fn uses_io_uring() {
         first::test().run(|env| {
-            // SAFETY: without a place for the answer it only fails.
+            // SAFETY: without memory for the result it only fails.
             unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };
             step(env, "a");
         }).verify(|_, _| {});
@@ -216,7 +216,7 @@ scenarios! {
     fn forks() {
         first::test().run(|env| {
             step(env, "a");
-            // SAFETY: the copy only reaches a crash point, which ends it.
+            // SAFETY: the copy only reaches a crash point, which kills it.
             let pid = unsafe { libc::fork() };
             crash_point("in both");
             if pid > 0 {
@@ -229,7 +229,7 @@ scenarios! {
     fn is_killed() {
         first::test().run(|env| {
             step(env, "a");
-            // SAFETY: a signal to ourselves.
+            // SAFETY: a signal to this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }).verify(|_, _| {});
     }
@@ -302,7 +302,7 @@ scenarios! {
             leave_processes();
             steps(env);
         }).verify(|_, _| {
-            // Whatever the workload started died with it.
+            // All processes of the workload died with it.
             assert_eq!(sleepers(), 0);
             leave_processes();
         });
@@ -513,7 +513,7 @@ fn leave_processes() {
     crate::stage::eventually("the processes run", || sleepers() == 3);
 }
 
-/// Those of this scenario, which share its scratch directory.
+/// The processes of this scenario, which share its scratch directory.
 fn sleepers() -> usize {
     let mark = format!("SCRATCH={}", scratch().display()).into_bytes();
     let ours = |pid: &str| {

@@ -1,4 +1,4 @@
-//! Checks by copies of one process, which stopped right before its check, and where that cannot be.
+//! Checks by copies of one process, which stopped right before its check, and cases without them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::stage::Stage;
 
 const POINTS: usize = 3;
 
-/// What is noted in a file, line by line.
+/// The lines that a scenario wrote to a file.
 fn noted(stage: &Stage, file: &str) -> Vec<String> {
     let text = fs::read_to_string(stage.scratch().join(file)).unwrap();
     text.lines().map(str::to_owned).collect()
@@ -35,7 +35,7 @@ fn a_test_that_cannot_be_copied_is_started_for_every_check() {
         stage
             .play_named(if what == "executor" { "served::async_" } else { "served::counts" })
             .passed();
-        // One more: the server that could not be.
+        // One more: the server that could not serve.
         assert_eq!(noted(&stage, "setups").len(), 4 + POINTS, "{what}");
         assert_eq!(noted(&stage, "checks").len(), POINTS, "{what}");
         assert_eq!(stage.alive(), Vec::<String>::new(), "{what}");
@@ -66,7 +66,7 @@ fn states_that_are_written_ahead_are_those_of_their_points_and_checked_one_at_a_
     let stage = Stage::new();
     let played = stage.play_named("served::many");
     played.passed();
-    // A point between two writes has the state of the one before.
+    // A point between two writes has the state of the previous one.
     let distinct = MANY - MANY / 3;
     assert_eq!(played.count("same state as"), MANY / 3, "{}", played.text);
     let checks = noted(&stage, "checks");
@@ -90,7 +90,7 @@ fn a_state_that_was_written_in_vain_is_not_that_of_another_point() {
     let stage = Stage::new().set("SERVED_STARTS", "looks");
     let played = stage.play_named("served::many");
     played.passed();
-    // Where a check looked, the same state is checked again.
+    // If a check uses its crash info, equal states are checked again.
     assert_eq!(played.count("same state as"), MANY / 6, "{}", played.text);
 }
 
@@ -114,7 +114,7 @@ fn steps(env: &first::Env) {
 }
 
 fn count() {
-    // A static is as it was before the first check.
+    // A static has its value from before the first check.
     static CHECKED: AtomicUsize = AtomicUsize::new(0);
     assert_eq!(CHECKED.fetch_add(1, Ordering::Relaxed), 0);
     // SAFETY: neither has arguments or fails.
@@ -192,7 +192,7 @@ fn many() {
             // SAFETY: it has no arguments and does not fail.
             note("servers", &format!("{}", unsafe { libc::getppid() }));
             let last: usize = number.parse().unwrap();
-            // Now and then, so that which state is next cannot be known.
+            // Irregularly, so that the next state cannot be predicted.
             if starts("looks") && last.is_multiple_of(2) {
                 assert!(crash.point_id() - last < 2);
             }
@@ -201,7 +201,7 @@ fn many() {
             let promised = fs::read_to_string(std::env::var_os("FIRST_ACKS").unwrap()).unwrap();
             assert_eq!(promised.lines().last(), Some(number.as_str()));
             assert!(!starts("failure") || last != FAILS_AT, "as it should");
-            // What a check does to its state, no other one sees.
+            // Changes of a check to its state are invisible to other checks.
             fs::write(env.path("left"), "").unwrap();
             fs::remove_file(env.path(format!("file {number}"))).unwrap();
             note("checks", &format!("ends {number}"));

@@ -1,5 +1,5 @@
-//! Plays scenarios: each in a process, a directory for temporary files and a scratch directory of
-//! its own.
+//! Plays scenarios: each in a separate process, with its own directory for temporary files and its own
+//! scratch directory.
 
 use std::fs;
 use std::io;
@@ -42,7 +42,7 @@ impl Stage {
         self
     }
 
-    /// As in a container that does not allow it: every `ptrace` fails.
+    /// Like a container that forbids it: every `ptrace` fails.
     pub(crate) fn forbid_ptrace(mut self) -> Self {
         self.no_ptrace = true;
         self
@@ -56,7 +56,7 @@ impl Stage {
         self.dir.path().join("scratch")
     }
 
-    /// The processes that this stage's scenarios left: they all inherit where the scratch is.
+    /// The processes that this stage's scenarios left: they inherit the path of the scratch directory.
     pub(crate) fn alive(&self) -> Vec<String> {
         let mark = format!("SCRATCH={}", self.scratch().display());
         let carries = |pid: &str| {
@@ -110,7 +110,7 @@ impl Stage {
         Played::of(&mut self.command(test))
     }
 
-    /// A line as a person would paste it.
+    /// Runs a line as a person would paste it.
     pub(crate) fn paste(&self, line: &str) -> Played {
         let mut shell = self.shell_like("/bin/sh".into());
         Played::of(shell.args(["-c", line]))
@@ -145,7 +145,7 @@ impl Played {
         }
     }
 
-    /// The lines that are ours, without their marks.
+    /// The lines of `first`, without their prefix.
     pub(crate) fn lines(&self) -> Vec<&str> {
         self.text.lines().filter_map(|line| line.strip_prefix("[first] ")).collect()
     }
@@ -157,7 +157,7 @@ impl Played {
         self
     }
 
-    /// Failed, as a test fails, with all of these in the panic message.
+    /// It failed like a test, with all of these texts in the panic message.
     #[track_caller]
     pub(crate) fn failed(&self, says: &[&str]) -> &Self {
         assert_eq!(self.code, Some(101), "{}", self.text);
@@ -174,7 +174,7 @@ impl Played {
     }
 }
 
-/// Answers `ptrace` with EPERM from now on, in this process and all it starts.
+/// Answers `ptrace` with EPERM from now on, in this process and its children.
 fn without_ptrace() -> io::Result<()> {
     let step = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut filter = [
@@ -192,7 +192,7 @@ fn without_ptrace() -> io::Result<()> {
     if set { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Waits until it is so. A minute is for ever.
+/// Waits for a condition. A minute counts as forever.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);

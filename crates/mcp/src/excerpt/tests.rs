@@ -40,7 +40,7 @@ fn an_error_in_the_middle_comes_with_its_surroundings() {
         shown.text
     );
     assert!(shown.text.len() <= 400 && shown.text.ends_with("line 500\n"), "{}", shown.text);
-    // What went well has no errors to look for.
+    // A successful run has no errors to look for.
     assert!(!of(text.as_bytes(), 400, false).text.contains("E0308"));
 }
 
@@ -95,7 +95,7 @@ fn what_is_new_is_counted_from_the_beginning() {
     assert_eq!((second.lines, second.end.lines, second.end.chars), (2000, 2000, 0));
     let nothing = since(&text.as_bytes()[..half + 3], first.end, 200, false);
     assert_eq!((nothing.text.as_str(), nothing.lines, nothing.end), ("", 1001, first.end));
-    // An escape that is not whole yet is looked at again.
+    // An incomplete escape sequence is read again.
     let torn = of(b"ok\n\x1b[3", 200, false);
     assert_eq!((torn.end.bytes, torn.text.as_str()), (3, "ok\n"));
 }
@@ -105,7 +105,7 @@ fn an_error_is_found_wherever_it_is_in_a_huge_output() {
     let noise = |from: u64, to: u64| -> String {
         (from..to).map(|n| format!("[{n}] retrying: connection refused, not found\n")).collect()
     };
-    // More than what is read at once, several times.
+    // Several times more than is read at once.
     let before = noise(0, 500_000);
     let text =
         before + "src/lib.rs:3:5: error: no such thing\n  here\n" + &noise(500_000, 1_000_000);
@@ -134,7 +134,7 @@ fn what_tools_report_comes_before_what_sounds_like_an_error() {
     let shown = of(text.as_bytes(), 2000, true);
     assert!(shown.text.starts_with("[the first error]\n"), "{}", shown.text);
     assert!(shown.text.contains("error: the real one\n"), "{}", shown.text);
-    // One that is at the beginning anyway stays in its place.
+    // An error at the beginning stays in its place.
     let text = format!("error: at once\n{}", numbered(2000));
     let shown = of(text.as_bytes(), 2000, true);
     assert!(shown.text.starts_with("error: at once\nline 1\n"), "{}", shown.text);

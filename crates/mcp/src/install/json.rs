@@ -1,4 +1,4 @@
-//! Claude Code, Gemini CLI and opencode: JSON, with comments where the client allows them.
+//! Claude Code, Gemini CLI and opencode: JSON, with comments if the client allows them.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstObjectProp, CstRootNode};
@@ -11,13 +11,13 @@ pub(super) fn with(client: Client, text: &str, start: &ServerCommand) -> Result<
     let object = root.object_value().ok_or("it is not a JSON object")?;
     let servers = servers(client, &object, true)?.ok_or("there is no place for servers")?;
     let second = is_second(client, &object);
-    // Of several entries with the name, clients take the last.
+    // Of several entries with this name, clients use the last.
     let mut there = named(&servers);
     let last = there.pop();
     there.into_iter().for_each(CstObjectProp::remove);
     match last {
         None => _ = servers.append(NAME, entry(client, start, second)),
-        // What is there may say more than we would: only how we are started is ours.
+        // An existing entry may contain more settings: only the keys that start the server are changed.
         Some(there) if started_the_same(client, &there, start) => {}
         Some(there) => match there.object_value() {
             None => there.set_value(entry(client, start, second)),
@@ -25,7 +25,7 @@ pub(super) fn with(client: Client, text: &str, start: &ServerCommand) -> Result<
         },
     }
     let text = root.to_string();
-    // What it cannot read itself must not be written.
+    // Never write text that cannot be read back.
     parse(&text)?;
     Ok(if text.ends_with('\n') { text } else { text + "\n" })
 }
@@ -70,13 +70,13 @@ fn servers(client: Client, object: &CstObject, make: bool) -> Result<Option<CstO
     }
 }
 
-/// Whether the file is of opencode's second version, which has servers one level deeper.
+/// Whether the file has opencode's second format, with servers one level deeper.
 fn is_second(client: Client, object: &CstObject) -> bool {
     let servers = object.object_value("mcp").and_then(|mcp| mcp.object_value("servers"));
     client == Client::Opencode && servers.is_some_and(|servers| servers.get("command").is_none())
 }
 
-/// All entries with our name.
+/// All entries with the server's name.
 fn named(servers: &CstObject) -> Vec<CstObjectProp> {
     let ours = |entry: &CstObjectProp| {
         let name = entry.name().and_then(|name| name.decoded_value().ok());
@@ -85,7 +85,7 @@ fn named(servers: &CstObject) -> Vec<CstObjectProp> {
     servers.properties().into_iter().filter(ours).collect()
 }
 
-/// The keys that say how we are started, in the order in which they are written.
+/// The keys that start the server, in the order in which they are written.
 fn started(client: Client, start: &ServerCommand) -> Vec<(&'static str, CstInputValue)> {
     let words = |words: Vec<&String>| {
         CstInputValue::Array(words.into_iter().map(|word| word.as_str().into()).collect())
@@ -120,7 +120,7 @@ fn entry(client: Client, start: &ServerCommand, second: bool) -> CstInputValue {
     CstInputValue::Object(keys.map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// Sets how we are started and leaves everything else.
+/// Sets the keys that start the server and keeps everything else.
 fn renew(client: Client, entry: &CstObject, start: &ServerCommand) {
     for (name, value) in started(client, start) {
         match entry.get(name) {

@@ -1,7 +1,7 @@
 //! The server's entry in the configuration of the clients that start it.
 //!
-//! Each client has a file and a format of its own. Whatever else is in the file stays as it is,
-//! comments and order included; a file that cannot be read is left alone.
+//! Each client has its own file and format. Everything else in the file is kept, including comments and
+//! order; a file that cannot be read is not changed.
 
 mod json;
 mod toml;
@@ -11,9 +11,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What the server is called there.
+/// The server's name in the configuration.
 const NAME: &str = "retake";
-/// A client must not give up on a call before the longest time limit of a command.
+/// A client must wait for a call at least as long as a command may run.
 pub const PATIENCE_SECONDS: u64 = 3700;
 
 /// How a client starts the server.
@@ -24,7 +24,7 @@ pub struct ServerCommand {
 }
 
 impl ServerCommand {
-    /// With the record where the project has it, or in this directory.
+    /// With the project's record, or the one in this directory.
     pub fn new(program: String, store: Option<&Path>) -> Self {
         let mut args = vec!["mcp".to_owned()];
         if let Some(store) = store {
@@ -48,7 +48,7 @@ pub enum Client {
     Opencode,
 }
 
-/// For whom the server is set up.
+/// The projects for which the server is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Project,
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Where the client looks.
+    /// The client's configuration file.
     pub fn file(self, scope: Scope, project: &Path) -> Result<PathBuf, InstallError> {
         if scope == Scope::Project {
             return Ok(match self {
@@ -117,7 +117,7 @@ impl Client {
         })
     }
 
-    /// The text of the client's file with the server in it.
+    /// The text of the client's file with the server added.
     pub(super) fn with(self, text: &str, start: &ServerCommand) -> Result<String, String> {
         match self {
             Self::Codex => toml::with(text, start),
@@ -132,7 +132,7 @@ impl Client {
         }
     }
 
-    /// What the client's file must have, and nothing else.
+    /// The minimal content of the client's file.
     pub fn snippet(self, start: &ServerCommand) -> String {
         self.with("", start).unwrap_or_default()
     }
@@ -152,13 +152,13 @@ impl Client {
         let after = self.without(&before).map_err(|why| InstallError::Unreadable {
             path: file.to_owned(),
             why,
-            snippet: "(nothing: the entry \"retake\" is to be taken out)".to_owned(),
+            snippet: "(nothing: remove the entry \"retake\")".to_owned(),
         })?;
         write(file, &before, &after)
     }
 }
 
-/// How a client should start us: by name where that finds us, so that the file suits others too.
+/// How a client should start this program: by name if that finds it, so that the file works for others too.
 pub fn program() -> io::Result<String> {
     let own = std::env::current_exe()?;
     let path = std::env::var_os("PATH");
@@ -179,7 +179,7 @@ fn read(file: &Path) -> Result<Option<String>, InstallError> {
     }
 }
 
-/// Replaces the file as a whole, with the same permissions; a link stays one.
+/// Replaces the file as a whole, with the same permissions; follows a link.
 fn write(file: &Path, before: &str, after: &str) -> Result<EntryChange, InstallError> {
     if before == after {
         return Ok(EntryChange::Unchanged);
@@ -204,7 +204,7 @@ fn write(file: &Path, before: &str, after: &str) -> Result<EntryChange, InstallE
         .and_then(|()| fs::rename(&staged, &target))
         .and_then(|()| File::open(directory)?.sync_all());
     written.map_err(|error| {
-        // The error that led here matters more.
+        // The first error matters more.
         _ = fs::remove_file(&staged);
         failed(error)
     })?;

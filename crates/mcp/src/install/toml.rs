@@ -19,7 +19,7 @@ pub(super) fn with(text: &str, start: &ServerCommand) -> Result<String, String> 
     }
     let entry = servers.entry(NAME).or_insert_with(|| Item::Table(Table::new()));
     let entry = entry.as_table_like_mut().ok_or("mcp_servers.retake is not a table")?;
-    // Whatever else is there was put there by somebody.
+    // Everything else was added by the user and is kept.
     entry.insert("command", value(&start.program));
     entry.insert("args", value(Array::from_iter(&start.args)));
     if !entry.contains_key("tool_timeout_sec") {

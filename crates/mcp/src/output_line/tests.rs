@@ -82,7 +82,7 @@ fn a_match_is_found_and_shown_wherever_it_is_in_a_long_line() {
         assert!(shown.text.contains("needle"), "{before} {after}: {}", shown.text);
         assert!(shown.text.chars().count() <= 500, "{}", shown.text);
     }
-    // The ends of what is looked at at once are not the ends of the line.
+    // The ends of a search window are not the ends of the line.
     let text = "needle".repeat(100_000) + ".";
     let only_end = Regex::new("needle$").unwrap();
     assert!(!lines(text.as_bytes(), KeptPart { from: 0, most: 10 }, Some(&only_end))[0].matched());

@@ -1,4 +1,4 @@
-//! `again`: a recorded request once more, under the policy that holds now.
+//! `again`: repeats a recorded request, under the current policy.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::run_view::RunView;
 pub(super) struct AgainArguments {
     /// The run: its id, a unique beginning or end of it, or "last"
     run: String,
-    /// At most this many characters of output. Default: 8000
+    /// Maximum number of characters of output. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
 }
@@ -58,13 +58,14 @@ pub(super) async fn again(
     let (run, mut notes) = exec::wait_for_end(launched, call).await?;
     let taken = |name: &String| format!("{name} comes from the current environment.");
     notes.extend(from_environment.iter().map(taken));
-    let missing =
-        |name: &String| format!("{name} was set in that run and is not set for this server.");
+    let missing = |name: &String| {
+        format!("{name} was set in the recorded run but is not set for this server.")
+    };
     notes.extend(secrets_not_set.iter().map(missing));
     let (view, ended) = exec::view_ended(session, &run, notes, exec::budget(max_chars)).await?;
     let compared = match then.state {
         State::Running => {
-            "that one is still running, so there is nothing to compare with".to_owned()
+            "the recorded run is still running, so there is nothing to compare with".to_owned()
         }
         _ => {
             let ids = [then.intent.id(), ended.run.intent.id()];

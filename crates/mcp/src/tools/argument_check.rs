@@ -1,13 +1,13 @@
-//! The arguments of a call against the schema of its tool, with every problem in words.
+//! Checks the arguments of a call against the schema of its tool, and names every problem.
 //!
-//! What a deserialiser says of a wrong value names types of this program and often no argument; a
-//! model that is to do better next time needs the name, what it takes, and what it got.
+//! A deserialiser's message about a wrong value names types of this program and often no argument; to do
+//! better next time, a model needs the name, the expected type, and the given value.
 
 use rmcp::model::{JsonObject, Tool};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Reads the arguments; an argument that is null was not given.
+/// Reads the arguments; a null argument counts as absent.
 pub(super) fn read<T: DeserializeOwned>(
     tool: &Tool,
     mut given: JsonObject,
@@ -21,7 +21,7 @@ pub(super) fn read<T: DeserializeOwned>(
     serde_json::from_value(Value::Object(given)).map_err(|error| vec![error.to_string()])
 }
 
-/// A value, against the schema of an argument in the schema of all of them.
+/// Checks a value against the schema of an argument, within the schema of all of them.
 fn check(root: &JsonObject, schema: &Value, value: &Value, path: &str, problems: &mut Vec<String>) {
     if let Some(name) = schema["$ref"].as_str() {
         let name = name.trim_start_matches("#/$defs/");
@@ -76,7 +76,7 @@ fn object(
         part("required").as_array().is_some_and(|all| all.iter().any(|one| one == name))
     };
     for (name, value) in fields {
-        // What is null was not given.
+        // Null counts as absent.
         if value.is_null() && known.contains_key(name) && !is_required(name) {
             continue;
         }
@@ -101,7 +101,7 @@ fn object(
     }
 }
 
-/// What models call an argument, and what it is called.
+/// Names that models use for an argument, and its actual name.
 const SYNONYMS: [(&str, &str); 32] = [
     ("args", "argv"),
     ("bash", "command"),

@@ -27,20 +27,20 @@ use crate::terminal_text;
 const EARLY_END: Duration = Duration::from_millis(300);
 const USUAL_WAIT: f64 = 30.0;
 const LONGEST_WAIT: f64 = 600.0;
-/// How far back the beginning of a line is looked for.
+/// How far back the beginning of a line is searched.
 const LINE: u64 = 64 << 10;
 /// How long a run may take from the call to its entry in the record.
 const PREPARING: Duration = Duration::from_secs(2);
-/// What was printed is looked at after this time, and again after twice that, and so on: redaction
-/// and the record take their time to pass it on.
+/// New output is searched after this time, then after twice that, and so on: redaction and the
+/// record delay it.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 8;
 
-/// Which command to wait for, and for what.
+/// Which command to wait for, and what for.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WaitArguments {
-    /// The run, as exec_start named it, or "last" for the one that was started last
+    /// The run, as named by exec_start, or "last" for the one started last
     run: String,
     /// Wait at most this many seconds. Default: 30; at most 600
     #[serde(default)]
@@ -48,7 +48,7 @@ pub(super) struct WaitArguments {
     /// Return as soon as a line of output that exec_wait has not shown yet matches this regular expression; ^ and $ are the ends of the line
     #[serde(default)]
     pattern: Option<String>,
-    /// At most this many characters of output. Default: 8000
+    /// Maximum number of characters of output. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
 }
@@ -56,9 +56,9 @@ pub(super) struct WaitArguments {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InputArguments {
-    /// The run, as exec_start named it, or "last" for the one that was started last
+    /// The run, as named by exec_start, or "last" for the one started last
     run: String,
-    /// What to write, exactly; most programs want a newline at the end
+    /// The exact text to write; most programs expect a newline at the end
     #[serde(default)]
     text: String,
     /// Close its stdin afterwards
@@ -66,7 +66,7 @@ pub(super) struct InputArguments {
     close: bool,
 }
 
-/// What was written to a run.
+/// The result of writing to a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WrittenInput {
@@ -78,12 +78,12 @@ pub(super) struct WrittenInput {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StopArguments {
-    /// The run, as exec_start named it, or "last" for the one that was started last
+    /// The run, as named by exec_start, or "last" for the one started last
     run: String,
-    /// Kill it at once instead of asking it to end first
+    /// Send SIGKILL at once instead of SIGTERM first
     #[serde(default)]
     kill: bool,
-    /// At most this many characters of output. Default: 8000
+    /// Maximum number of characters of output. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
 }
@@ -98,7 +98,7 @@ pub(super) async fn start(
     let LaunchedRun { run, outcome } = launch(session, request).await?;
     let ended_early = tokio::time::timeout(EARLY_END, run.wait_until_over()).await.is_ok();
     let notes = if ended_early {
-        // Why it was refused, or what there is to add to a run that is over already.
+        // Why it was refused, or notes about a run that has ended already.
         outcome.await.map_err(|_| ToolError::Other("the run is lost".into()))??
     } else {
         run.notes.get().cloned().unwrap_or_default()
@@ -106,7 +106,7 @@ pub(super) async fn start(
     let mut view = view_unreported(session, &run, budget).await?;
     view.notes.extend(notes);
     if !ended_early {
-        // A pattern that is waited for next may be in what was shown here.
+        // The next pattern to wait for may be in the output shown here.
         run.set_reported([Position::default(); 2]);
         let short = run.id.short();
         view.notes.push(format!(
@@ -133,7 +133,7 @@ pub(super) async fn wait(
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.tick().await;
     let (mut matched, mut searched) = (None, [0; 2]);
-    // How often what was printed last has been looked at.
+    // How often the latest output has been searched.
     let mut looks = if pattern.is_some() { 0 } else { LOOKS };
     loop {
         let over = watched.borrow_and_update().over;
@@ -169,7 +169,7 @@ pub(super) async fn wait(
     }
     let mut view = view_unreported(session, &run, budget(wait.max_chars)).await?;
     if let (Some(false), Some(why)) = (matched, run.unrecorded.get()) {
-        view.notes.push(format!("The pattern could not be looked for without a record ({why})."));
+        view.notes.push(format!("The pattern could not be searched for without a record ({why})."));
         matched = None;
     }
     match (matched, view.is_running) {
@@ -236,7 +236,7 @@ fn find(session: &ClientSession, run: &str) -> Result<Arc<ServerRun>, ToolError>
     })
 }
 
-/// The run with the output that was not reported yet, which then is.
+/// The run with its unreported output, which counts as reported afterwards.
 async fn view_unreported(
     session: &Arc<ClientSession>,
     run: &Arc<ServerRun>,
@@ -267,26 +267,26 @@ async fn view_unreported(
                 return Ok(view);
             }
             Err(error) if run.progress().over => return Err(error),
-            // On a busy machine its intent may still be on its way into the record.
+            // On a busy machine its intent may not be recorded yet.
             Err(_) if tokio::time::Instant::now() < until => tokio::time::sleep(LOOK_AGAIN).await,
             Err(_) => break,
         }
     }
     let intent = run.intent.get().cloned();
-    let intent = intent.ok_or_else(|| ToolError::Other("it has not begun yet".to_owned()))?;
+    let intent = intent.ok_or_else(|| ToolError::Other("it has not started yet".to_owned()))?;
     let output = OutputSource::SizeOnly(run.progress().sizes);
     let run = Run { intent, state: State::Running, outcome: None, recorded: false };
     Ok(RunView::new(&run, &output, budget, context))
 }
 
-/// What a look for a pattern came to.
+/// The result of a search for a pattern.
 struct Searched {
     found: bool,
-    /// Up to where each stream has no line that matches.
+    /// The positions up to which the streams contain no matching line.
     until: [u64; 2],
 }
 
-/// Looks for a pattern in what was not shown yet. What was looked at before has none.
+/// Searches for a pattern in output that was not shown yet. Output that was searched before has none.
 fn search(
     store: &Store,
     id: RunId,
@@ -300,7 +300,7 @@ fn search(
         let (length, shown) = (output.length(), shown[at].bytes);
         let start = searched[at].max(shown).min(length);
         let mut reader = LineReader::new(KeptPart { from: 0, most: 0 }, Some(&pattern.line));
-        // A match may begin in what was shown of the line, but not end there.
+        // A match may begin in the shown part of the line, but not end there.
         if start == shown {
             let back = start.saturating_sub(LINE);
             let mut before = Vec::new();

@@ -1,4 +1,4 @@
-//! `exec`: one command, to its end. Also what all tools share that wait for a run.
+//! `exec`: runs one command to its end. Also code that all tools share that wait for a run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::output_source::OutputSource;
 use crate::run_view::{AdviceContext, RunView};
 use crate::server_runs::{EndedRun, ServerRun};
 
-/// How many characters an answer has at most, unless a call says otherwise.
+/// Maximum length of an answer, unless a call says otherwise.
 const BUDGET: usize = 8_000;
 const MOST: usize = 200_000;
 
-/// How often a client hears of the progress.
+/// How often a client gets progress notifications.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs a command to its end; cancelling the call ends it.
+/// Runs a command to its end; cancelling the call terminates it.
 pub(super) async fn exec(
     session: &Arc<ClientSession>,
     arguments: ExecArguments,
@@ -35,7 +35,7 @@ pub(super) async fn exec(
     Ok(ToolAnswer::new(&view, view.text()))
 }
 
-/// Starts a command once it is its turn. Clients give up without an answer, so they get progress
+/// Starts a command once it is its turn. Clients time out without messages, so they get progress
 /// notifications.
 pub(super) async fn wait_for_turn(
     session: &Arc<ClientSession>,
@@ -48,7 +48,7 @@ pub(super) async fn wait_for_turn(
     loop {
         tokio::select! {
             launched = &mut launching => return launched,
-            // It waited for its turn, and no one wants it any more.
+            // Cancelled while it waited for its turn.
             () = call.context.ct.cancelled() => return Err(ToolError::Other("cancelled".to_owned())),
             _ = ticks.tick(), if call.wants_progress() => {
                 call.tell("waiting for other commands to end").await;
@@ -57,7 +57,7 @@ pub(super) async fn wait_for_turn(
     }
 }
 
-/// Waits for the end; tells the client of the progress, and ends the run if the client wants that.
+/// Waits for the end; reports the progress to the client, and terminates the run if the client cancels.
 pub(super) async fn wait_for_end(
     launched: LaunchedRun,
     call: Call,
@@ -89,7 +89,7 @@ fn progress_ticks() -> tokio::time::Interval {
     tokio::time::interval_at(first, PROGRESS_INTERVAL)
 }
 
-/// The view of a run of this server that is over.
+/// The view of a finished run of this server.
 pub(super) async fn view_ended(
     session: &Arc<ClientSession>,
     run: &ServerRun,

@@ -1,4 +1,4 @@
-//! How a run of this server is made: request, caps of the policy, preparation, judgement of the
+//! Starts a run of this server: request, caps of the policy, preparation, judgement of the
 //! policy, and then the run on a worker of its own.
 
 use std::ffi::{OsStr, OsString};
@@ -19,17 +19,17 @@ use super::{ClientSession, ToolError};
 use crate::policy_words;
 use crate::server_runs::{EndedRun, ProgressObserver, ServerRun};
 
-/// How much of each stream is available without a look at the record.
+/// How much of each stream is available without reading the record.
 const CARRIED: u64 = 128 << 10;
 
 /// A run that was started.
 pub(super) struct LaunchedRun {
     pub(super) run: Arc<ServerRun>,
-    /// Why it was not run, or what there is to add to its result.
+    /// Why it was not run, or notes about its result.
     pub(super) outcome: oneshot::Receiver<Result<Vec<String>, ToolError>>,
 }
 
-/// A run that the policy permits, and what the policy changed of it.
+/// A run that the policy permits, and what the policy changed in it.
 struct PermittedRun {
     prepared: PreparedRun,
     notes: Vec<String>,
@@ -90,7 +90,7 @@ fn run_on(
     let mut observer = ProgressObserver { run, watch, tracks: effects.track.is_some() };
     worker.arm(run.cancel.clone());
     run.intent.get_or_init(|| prepared.intent.clone());
-    // A call that waits for it need not look for it in the record.
+    // A call that waits for it need not find out from the record.
     if let Some(problem) = session.check_record(worker) {
         run.unrecorded.get_or_init(|| problem);
     }
@@ -110,8 +110,8 @@ fn run_on(
     Ok(notes)
 }
 
-/// Brings a request within the caps of the policy, prepares it and has it judged. The policy comes
-/// first: a request that it refuses is recorded as refused, whatever else is wrong with it.
+/// Limits a request to the caps of the policy, prepares it and lets the policy judge it. The policy comes
+/// first: a request that it refuses is recorded as refused, even if it is invalid for other reasons.
 fn permit(
     session: &ClientSession,
     worker: &mut Worker,
@@ -148,7 +148,7 @@ fn permit(
     }
 }
 
-/// What the policy says of a request whose command line was read.
+/// The policy's judgement of a request whose command line was parsed.
 fn judge(
     session: &ClientSession,
     request: &RunRequest,
@@ -157,7 +157,7 @@ fn judge(
 ) -> Result<(), Vec<PolicyRefusal>> {
     let arguments: Vec<OsString> =
         request.command.argv().iter().map(|argument| argument.as_os_str().to_owned()).collect();
-    // What a shell reads is the argument, whatever the text for people says.
+    // A shell executes the argument, not the displayed text.
     let line = match &arguments[..] {
         [_, option, line] if request.command.is_shell() && option == "-c" => line.to_str(),
         _ => None,

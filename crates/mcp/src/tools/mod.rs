@@ -1,4 +1,4 @@
-//! The tools: what they are called, what they take and give, and who does them.
+//! The tools: their names, arguments and results, and the functions that implement them.
 
 mod again;
 mod argument_check;
@@ -30,11 +30,11 @@ use super::session::ClientSession;
 use super::tool_answer::{AnswerForm, ToolAnswer};
 use super::tool_error::ToolError;
 
-/// One call: who made it, and how to reach the client before it is answered.
+/// One call: its client, and how to send messages before the answer.
 pub(super) struct Call {
     pub(super) ids: CorrelationIds,
     pub(super) context: RequestContext<RoleServer>,
-    /// When the call came: progress is counted from here, whatever the call does meanwhile.
+    /// When the call arrived: progress is counted from here.
     begun: Instant,
     form: AnswerForm,
 }
@@ -44,7 +44,7 @@ impl Call {
         let mut ids = session.ids();
         let meta = serde_json::to_value(&context.meta).unwrap_or_default();
         let given = |names: &[&str]| said(&meta, names);
-        // Clients have no common name for this; without one the message's id is the call's.
+        // Clients use different names for this; without any the message's id is used.
         ids.tool_call_id = given(&["toolCallId", "claudecode/toolUseId", "toolUseId", "callId"])
             .or_else(|| Some(context.id.to_string()));
         ids.task_id = given(&["taskId"]).or(ids.task_id);
@@ -57,7 +57,7 @@ impl Call {
         self.context.meta.get_progress_token().is_some()
     }
 
-    /// Tells the client that the run is still running. Its output is not in here: it is redacted only on its
+    /// Reports to the client that the run is still running. Without its output, which is redacted only on its
     /// way into the record.
     async fn report(&self, elapsed: Duration, sizes: [StreamSize; 2]) {
         let took = text::duration(Duration::from_secs(elapsed.as_secs()));
@@ -68,12 +68,12 @@ impl Call {
     async fn tell(&self, message: &str) {
         let Some(token) = self.context.meta.get_progress_token() else { return };
         let progress = ProgressNotificationParam::new(token, self.begun.elapsed().as_secs_f64());
-        // A client that is gone shows on its own.
+        // A disconnected client is detected elsewhere.
         drop(self.context.peer.notify_progress(progress.with_message(message)).await);
     }
 }
 
-/// Who asks: as it introduced itself, or, since protocol version 2026-07-28, as each request says.
+/// The client's name: from its introduction, or, since protocol version 2026-07-28, from each request.
 fn answer_form(context: &RequestContext<RoleServer>) -> AnswerForm {
     let introduced = context.peer.peer_info().map(|client| client.client_info.name.clone());
     let here = || context.meta.client_info().map(|client| client.name);
@@ -88,7 +88,7 @@ fn said(meta: &Value, names: &[&str]) -> Option<String> {
     })
 }
 
-/// The tools as a client gets them: one that gets no data needs no description of it.
+/// The tools as a client gets them: without descriptions of results for a client that gets no data.
 pub(super) fn offered(context: &RequestContext<RoleServer>) -> Vec<Tool> {
     let mut tools = all().to_vec();
     if answer_form(context) == AnswerForm::Text {
@@ -97,7 +97,7 @@ pub(super) fn offered(context: &RequestContext<RoleServer>) -> Vec<Tool> {
     tools
 }
 
-/// All tools, in the order in which a model should think of them.
+/// All tools, in the order in which a model should consider them.
 pub(super) fn all() -> &'static [Tool] {
     static ALL: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         let reads = || ToolAnnotations::new().read_only(true).open_world(false);
@@ -108,7 +108,7 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<run_request::ExecArguments, RunView>(
                 "exec",
                 "Run a command",
-                "Run a command to its end and get its outcome, test results and the relevant output. It cannot hang: there is no terminal, stdin is empty, and it is ended with everything it started when its time is up (default 5 minutes). All of its output is recorded; runs_logs shows what is not in the answer. For servers and watchers use exec_start.",
+                "Run a command to its end and get its outcome, test results and the relevant output. It cannot hang: there is no terminal, stdin is empty, and a time limit (default 5 minutes) terminates it with everything it started. All of its output is recorded; runs_logs shows what is not in the answer. For servers and watchers use exec_start.",
                 runs(),
             ),
             tool::<run_request::ExecArguments, RunView>(
@@ -120,19 +120,19 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<background::WaitArguments, RunView>(
                 "exec_wait",
                 "Wait for a started command",
-                "Wait until a command of exec_start ends, prints something that matches a pattern, or a time has passed. Shows what it has printed since the last call.",
+                "Wait until a command started by exec_start ends, prints a line that matches a pattern, or a time has passed. Shows its new output since the last call.",
                 reads(),
             ),
             tool::<background::InputArguments, background::WrittenInput>(
                 "exec_input",
                 "Write to a started command",
-                "Write to the stdin of a command of exec_start.",
+                "Write to the stdin of a command started by exec_start.",
                 steers(),
             ),
             tool::<background::StopArguments, RunView>(
                 "exec_stop",
-                "End a started command",
-                "End a command of exec_start, with everything it has started: SIGTERM, then SIGKILL. Shows its last output.",
+                "Terminate a started command",
+                "Terminate a command started by exec_start, with everything it has started: SIGTERM, then SIGKILL. Shows its last output.",
                 steers().idempotent(true),
             ),
             tool::<again::AgainArguments, again::RepeatedRun>(
@@ -144,7 +144,7 @@ pub(super) fn all() -> &'static [Tool] {
             tool::<runs::ListArguments, runs::RunList>(
                 "runs_list",
                 "List runs",
-                "List recorded runs, newest first: what was run, when, and how it ended.",
+                "List recorded runs, newest first: command, time and outcome.",
                 reads(),
             ),
             tool::<runs::ShowArguments, RunView>(
@@ -193,7 +193,7 @@ fn tool<I: JsonSchema + 'static, O: JsonSchema + 'static>(
         .with_input_schema::<I>()
         .with_output_schema::<O>()
         .with_annotations(annotations);
-    // A run is described once, and it is long.
+    // A run is described only once, because the description is long.
     if TypeId::of::<O>() == TypeId::of::<RunView>() && name != "exec" {
         tool.output_schema = Some(Arc::new(run_schema()));
     }
@@ -219,7 +219,7 @@ fn described(text: &str) -> JsonObject {
     schema.as_object().cloned().unwrap_or_default()
 }
 
-/// What a schema is about.
+/// What a schema describes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Describes {
     Input,
@@ -227,7 +227,7 @@ enum Describes {
 }
 
 fn shorten_root(schema: &mut JsonObject, of: Describes) {
-    // The protocol says which version of schemas it is, and names of Rust's types say nothing.
+    // The protocol defines the version of schemas, and names of Rust types mean nothing to a client.
     schema.remove("$schema");
     schema.remove("title");
     let mut whole = Value::Object(std::mem::take(schema));
@@ -237,8 +237,8 @@ fn shorten_root(schema: &mut JsonObject, of: Describes) {
     }
 }
 
-/// Takes out what says nothing: that nothing is the default, that what is not there may be null, and
-/// how wide a number is in Rust (validators of clients warn of every format that they do not know).
+/// Removes what carries no information: null as the default, null as a type of an optional value, and
+/// the width of a number in Rust (clients' validators warn about every unknown format).
 fn shorten(schema: &mut Value, of: Describes) {
     match schema {
         Value::Object(fields) => {
@@ -279,8 +279,8 @@ fn without_null(property: &mut Value) {
     }
 }
 
-/// Does what a call asks for. What the caller can do something about is an answer, wrong arguments
-/// included (so says the protocol: models do not see its errors); a tool that is not there is not.
+/// Executes a call. Errors that the caller can fix are answers, including wrong arguments
+/// (as the protocol requires: models do not see protocol errors); an unknown tool is a protocol error.
 pub(super) async fn call(
     session: &Arc<ClientSession>,
     name: &str,
@@ -327,15 +327,15 @@ fn read<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, ToolEr
     argument_check::read(tool, given).map_err(|problems| ToolError::argument(problems.join("; ")))
 }
 
-/// The arguments of a tool that runs something.
+/// The arguments of a tool that runs a command.
 fn to_run<T: DeserializeOwned>(tool: &Tool, given: JsonObject) -> Result<T, ToolError> {
     argument_check::read(tool, given).map_err(ToolError::RunArguments)
 }
 
-/// How many are wanted.
+/// The number of requested entries.
 fn limit(given: Option<usize>, usual: usize, most: usize) -> Result<usize, ToolError> {
     match given {
-        Some(0) => Err(ToolError::argument("limit: 0 shows nothing; give 1 or more")),
+        Some(0) => Err(ToolError::argument("limit must be 1 or more")),
         given => Ok(given.unwrap_or(usual).min(most)),
     }
 }

@@ -1,4 +1,4 @@
-//! From the arguments of a call, or from a recorded run, to the request of a run.
+//! Builds the request of a run from the arguments of a call, or from a recorded run.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use serde::Deserialize;
 use super::ClientSession;
 use crate::server_sandbox::SandboxState;
 
-/// The label that tells runs of this server from others.
+/// The label of all runs of this server.
 const VIA_LABEL: (&str, &str) = ("via", "mcp");
 
 /// A command to run.
@@ -33,13 +33,13 @@ pub(in crate::tools) struct ExecArguments {
     /// The program and its arguments, passed on exactly as they are
     #[serde(default)]
     argv: Option<Vec<String>>,
-    /// Where to run it, relative to the project, which is the default
+    /// The working directory, relative to the project, which is the default
     #[serde(default)]
     cwd: Option<String>,
     /// Variables to set; null removes one
     #[serde(default)]
     env: BTreeMap<String, Option<String>>,
-    /// End it after this many seconds
+    /// Terminate it after this many seconds
     #[serde(default)]
     timeout_seconds: Option<f64>,
     #[serde(default)]
@@ -53,10 +53,10 @@ pub(in crate::tools) struct ExecArguments {
     /// Report test results. Default: true
     #[serde(default)]
     parse_tests: Option<bool>,
-    /// At most this many characters of output. Default: 8000
+    /// Maximum number of characters of output. Default: 8000
     #[serde(default)]
     pub(super) max_chars: Option<usize>,
-    /// The task this belongs to, in your own terms
+    /// The task this run belongs to, in your own terms
     #[serde(default)]
     task_id: Option<String>,
     /// The step of the task
@@ -73,11 +73,11 @@ struct LimitArguments {
     processes: Option<u64>,
     /// Open files of each process
     open_files: Option<u64>,
-    /// Size of any file a process writes
+    /// Maximum size of any file that a process writes
     file_size_mb: Option<u64>,
 }
 
-/// What a call wants to run, and what is wrong with how it says so.
+/// The request of a call, and the problems with its arguments.
 pub(super) struct CallRequest {
     pub(super) request: RunRequest,
     pub(super) reasons: Vec<RefusalReason>,
@@ -85,7 +85,7 @@ pub(super) struct CallRequest {
 }
 
 impl CallRequest {
-    /// The run that the arguments of `exec` and `exec_start` ask for.
+    /// The request for the arguments of `exec` and `exec_start`.
     pub(super) fn from_arguments(
         arguments: &ExecArguments,
         mode: RunMode,
@@ -126,9 +126,9 @@ impl CallRequest {
         Self { request, reasons, mode }
     }
 
-    /// A recorded run once more, as it was recorded, except for what a client may not have: the
-    /// environment starts from no more than the policy passes on, secrets are always redacted, and
-    /// stdin, which is the client's, is not read.
+    /// Repeats a recorded run, with some differences for clients: the environment starts from no more than
+    /// the policy passes on, secrets are always redacted, and stdin, which carries the protocol, is not
+    /// read.
     pub(super) fn from_record(
         again: AgainRequest,
         ids: CorrelationIds,
@@ -137,7 +137,7 @@ impl CallRequest {
         let mut request = again.request;
         let environment = &mut request.environment;
         environment.mode = session.policy.stricter_environment_mode(environment.mode);
-        // One that was confined stays so, and what it was denied stays denied.
+        // A confined run stays confined, and its rules that deny stay in force.
         if session.sandbox.request.is_on() {
             let denied = stricter_rules(std::mem::take(&mut request.sandbox));
             request.sandbox = denied.with_rules(&session.sandbox.request);
@@ -154,7 +154,7 @@ impl CallRequest {
         Self { request, reasons: Vec::new(), mode: RunMode::Foreground }
     }
 
-    /// Notes which commit it runs on, where the client did not say. Reads files.
+    /// Adds the commit that it runs on, unless the client gave it. Reads files.
     pub(super) fn find_checkout(&mut self) {
         let cwd = self.request.directory();
         let ids = &mut self.request.correlation_ids;
@@ -166,12 +166,12 @@ impl CallRequest {
     }
 }
 
-/// Has bash read a line that needs a shell, where there is one: agents write for it.
+/// Lets bash read a line that needs a shell, if it is installed: agents write for bash.
 fn prefer_bash(request: &mut RunRequest) {
     const BASH: &str = "/bin/bash";
     let CommandForm::Line(mode) = request.command.form else { return };
     let line = &request.command.text;
-    // What cannot run is refused when the line is read.
+    // A line that cannot run is refused when it is parsed.
     if line.trim().is_empty() || line.contains('\0') || !Path::new(BASH).is_file() {
         return;
     }
@@ -186,7 +186,7 @@ fn prefer_bash(request: &mut RunRequest) {
     }
 }
 
-/// What a request denies, without what it allows.
+/// The rules of a request that deny, without those that allow.
 fn stricter_rules(mut asked: SandboxRequest) -> SandboxRequest {
     let denies = |rule: &PathRule| matches!(rule.grant, PathGrant::DenyRead | PathGrant::DenyWrite);
     asked.paths.retain(denies);
@@ -195,11 +195,11 @@ fn stricter_rules(mut asked: SandboxRequest) -> SandboxRequest {
     asked
 }
 
-/// Without `.` and doubled slashes, so that the record can be asked for the directory.
+/// Without `.` and doubled slashes, so that the record can be searched for the directory.
 pub(super) fn directory(from: &Path, given: Option<&str>) -> PathBuf {
     let path: PathBuf =
         given.map_or_else(|| from.to_owned(), |given| from.join(given)).components().collect();
-    // In a sandbox the directories on the way may not be there.
+    // In a sandbox the parent directories may not exist.
     match path.components().any(|part| part == Component::ParentDir) {
         true => path.canonicalize().unwrap_or(path),
         false => path,

@@ -1,4 +1,4 @@
-//! `runs_list`, `runs_show`, `runs_search`, `runs_diff`: what the record knows.
+//! `runs_list`, `runs_show`, `runs_search`, `runs_diff`: query the record.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::run_view::{AdviceContext, RunView, cut};
 use crate::terminal_text::visible;
 use crate::tool_error::store_error;
 
-/// What is not indexed is read for this long.
+/// How long output that is not indexed is searched.
 const SCAN: Duration = Duration::from_secs(10);
 const USUAL: usize = 20;
 const MOST: usize = 200;
-/// How much of a command line a list shows.
+/// Maximum length of a command line in a list.
 const LINE: usize = 200;
-/// How many of the runs that a text may name are listed.
+/// How many candidates for an ambiguous id are listed.
 const CANDIDATES: usize = 10;
 
 /// Which runs to list.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListArguments {
-    /// How many at most. Default: 20; at most 200
+    /// Maximum number of runs. Default: 20; at most 200
     #[serde(default)]
     limit: Option<usize>,
     /// running, ok or failed
@@ -45,7 +45,7 @@ pub(super) struct ListArguments {
     /// Only runs in exactly this working directory
     #[serde(default)]
     cwd: Option<String>,
-    /// Only runs of this session; "this" for the present one
+    /// Only runs of this session; "this" for the current one
     #[serde(default)]
     session_id: Option<String>,
     /// Only runs of this task
@@ -66,7 +66,7 @@ pub(super) struct ListArguments {
 #[serde(rename_all = "camelCase")]
 pub(super) struct RunList {
     runs: Vec<RunLine>,
-    /// There are older ones
+    /// There are older runs
     more: bool,
 }
 
@@ -171,7 +171,7 @@ pub(super) async fn list(
 pub(super) struct ShowArguments {
     /// The run: its id, a unique beginning or end of it, or "last"
     run: String,
-    /// At most this many characters of output. Default: 8000
+    /// Maximum number of characters of output. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
 }
@@ -199,7 +199,7 @@ pub(super) async fn show(
     Ok(ToolAnswer::new(&view, view.text_with_command()))
 }
 
-/// The one run that a text names.
+/// The run that a text names.
 pub(super) fn find(store: &Store, text: &str) -> Result<Run, ToolError> {
     match store.find(text) {
         Err(Error::Ambiguous { text, candidates }) => {
@@ -222,9 +222,9 @@ pub(super) fn find(store: &Store, text: &str) -> Result<Run, ToolError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SearchArguments {
-    /// Whole words, in this order and any case; a * at the end completes the last one
+    /// Whole words, in this order, ignoring case; a * at the end matches any ending of the last word
     text: String,
-    /// How many hits at most. Default: 20; at most 200
+    /// Maximum number of hits. Default: 20; at most 200
     #[serde(default)]
     limit: Option<usize>,
 }
@@ -233,9 +233,9 @@ pub(super) struct SearchArguments {
 #[serde(rename_all = "camelCase")]
 pub(super) struct SearchHits {
     hits: Vec<SearchHit>,
-    /// There are older ones
+    /// There are older hits
     more: bool,
-    /// Bytes of output that were not looked at
+    /// Bytes of output that were not searched
     skipped_bytes: u64,
     /// Outputs that are lost or were altered, as RUN/STREAM: nothing of them is shown
     damaged: Vec<String>,
@@ -257,7 +257,7 @@ pub(super) async fn search(
 ) -> Result<ToolAnswer, ToolError> {
     if !search.text.contains(char::is_alphanumeric) {
         return Err(ToolError::argument(
-            "there is no word in text; search takes letters and digits, runs_logs with a pattern anything else",
+            "text contains no word; search matches letters and digits only, runs_logs with a pattern everything",
         ));
     }
     let limit = limit(search.limit, USUAL, MOST)?;
@@ -280,7 +280,7 @@ pub(super) async fn search(
     if found.skipped_bytes > 0 {
         _ = writeln!(
             text,
-            "Stopped after {}: {} of older output were not searched; runs_list finds a run by other marks, and runs_logs with \"pattern\" searches its output.",
+            "Stopped after {}: {} of older output were not searched; runs_list finds a run by other criteria, and runs_logs with \"pattern\" searches its output.",
             text::duration(SCAN),
             text::size(found.skipped_bytes)
         );
@@ -306,7 +306,7 @@ pub(super) struct DiffArguments {
     a: String,
     /// The newer run
     b: String,
-    /// How many characters of each stream's diff to show at most. Default: 4000
+    /// Maximum number of characters of each stream's diff. Default: 4000
     #[serde(default)]
     max_chars: Option<usize>,
 }
@@ -337,7 +337,7 @@ struct DifferenceView {
 #[serde(rename_all = "camelCase")]
 struct StreamDifference {
     same: bool,
-    /// The first byte that differs, where the output is too large for a diff
+    /// The first byte that differs, if the output is too large for a diff
     #[serde(skip_serializing_if = "Option::is_none")]
     first_difference: Option<u64>,
     /// In unified format

@@ -1,4 +1,4 @@
-//! `tests`: how tests went over the recorded runs.
+//! `tests`: test results over the recorded runs.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{ClientSession, ToolAnswer, ToolError, limit};
 
 const USUAL: usize = 50;
 const MOST: usize = 500;
-/// How many results are drawn for a test, the newest.
+/// How many results of a test are drawn, the newest ones.
 const DRAWN: usize = 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -28,7 +28,7 @@ pub(super) struct TestsArguments {
     /// Only tests that went from passing to failing and back
     #[serde(default)]
     flaky: bool,
-    /// How many at most. Default: 50; at most 500
+    /// Maximum number of tests. Default: 50; at most 500
     #[serde(default)]
     limit: Option<usize>,
 }
@@ -37,7 +37,7 @@ pub(super) struct TestsArguments {
 #[serde(rename_all = "camelCase")]
 pub(super) struct TestHistories {
     tests: Vec<TestHistoryView>,
-    /// How many more match
+    /// Number of further matching tests
     omitted: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Commands made of commands: conditions, loops, cases, subshells, functions.
+//! Compound commands: conditions, loops, cases, subshells, functions.
 
 use super::{FOREIGN, Item, MISPLACED, Read, Reader, is_name, unexpected};
 use crate::refusal::{AmbiguousSyntax, UnreadableLine};
@@ -48,7 +48,7 @@ impl Reader {
         self.expect(close)
     }
 
-    /// Commands up to the `)`, whose `(` was read.
+    /// Commands up to the `)`, after the `(`.
     pub(super) fn subshell(&mut self) -> Read<()> {
         let waiting = std::mem::take(&mut self.documents);
         let after_document = self.after_document;
@@ -89,7 +89,7 @@ impl Reader {
         self.expect("for")?;
         self.blanks();
         if self.peek() == Some('(') && self.chars.get(self.at + 1) == Some(&'(') {
-            // Shells that do not know it reject it.
+            // Shells without this operator reject it.
             self.at += 2;
             self.arithmetic_text(&[';'])?;
             return self.for_body(None);
@@ -133,13 +133,13 @@ impl Reader {
         Ok(())
     }
 
-    /// `((…))`: a sum in some shells, a command in two subshells in others.
+    /// `((…))`: arithmetic in some shells, a command in two subshells in others.
     fn arithmetic_command(&mut self) -> Read<()> {
         self.at += 2;
         let start = self.at;
         self.arithmetic_text(&[])?;
         let text: String = self.chars[start..self.at - 2].iter().collect();
-        // A shell that cannot read it as commands either runs nothing.
+        // A shell that cannot parse it as commands either runs nothing.
         let mut inner = self.nested(&text)?;
         if inner.list(&[]).is_ok() {
             self.pipelines = inner.pipelines;
@@ -214,7 +214,7 @@ impl Reader {
         }
     }
 
-    /// The rest of `name() command`, whose name was read.
+    /// The rest of `name() command`, after the name.
     pub(super) fn function(&mut self, name: &str, redirected: bool) -> Read<()> {
         self.at += 1;
         self.blanks();
@@ -225,7 +225,7 @@ impl Reader {
         self.function_body(name)
     }
 
-    /// `function name …`. A shell that does not know it runs the body's commands at once.
+    /// `function name …`. A shell without this keyword runs the body's commands immediately.
     fn function_keyword(&mut self) -> Read<()> {
         self.expect("function")?;
         self.blanks();

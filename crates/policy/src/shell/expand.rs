@@ -1,12 +1,12 @@
-//! What `$` and backticks begin: the commands in it are read, what comes out is a gap.
+//! Expansions that begin with `$` or a backtick: their commands are parsed, their result is a gap.
 
 use super::lex::Draft;
 use super::{Item, Read, Reader, is_name};
 use crate::refusal::{AmbiguousSyntax, UnreadableLine};
 
-/// What a `${…}` stands for.
+/// The result of a `${…}`.
 enum Parameter {
-    /// The value of a variable, as it is.
+    /// The unchanged value of a variable.
     Value(String),
     /// Any number of words, even in quotes.
     Several,
@@ -14,7 +14,7 @@ enum Parameter {
 }
 
 impl Reader {
-    /// What follows a `$`; `quoted` inside of double quotes.
+    /// Parses what follows a `$`; `quoted` inside double quotes.
     pub(super) fn dollar(&mut self, draft: &mut Draft, quoted: bool) -> Read<()> {
         let next = self.peek();
         match next {
@@ -77,8 +77,8 @@ impl Reader {
         name
     }
 
-    /// The rest of `$'…'`. Some shells read escapes in it and others do not, so nothing is known of
-    /// it; they must agree where it ends.
+    /// The rest of `$'…'`. Some shells interpret escapes in it and others do not, so its content is unknown;
+    /// they must agree where it ends.
     fn escaped(&mut self, draft: &mut Draft) -> Read<()> {
         let mut backslashes = 0;
         let mut evaluated = false;
@@ -99,18 +99,18 @@ impl Reader {
         }
         draft.gap(false);
         if evaluated {
-            // What would run if it were evaluated must be seen.
+            // Commands that would run if it were evaluated must be found.
             draft.evaluated();
         }
         Ok(())
     }
 
-    /// Sums of numbers and variables, up to `))`.
+    /// Arithmetic on numbers and variables, up to `))`.
     fn arithmetic(&mut self) -> Read<()> {
         self.arithmetic_text(&[])
     }
 
-    /// The same, where these characters may stand, too.
+    /// The same, with further allowed characters.
     pub(super) fn arithmetic_text(&mut self, others: &[char]) -> Read<()> {
         let mut open = 0;
         let start = self.at;
@@ -125,7 +125,7 @@ impl Reader {
                     let text: String = self.chars[start..self.at - 2].iter().collect();
                     self.script.evaluates_variables |= text.contains(|c: char| c.is_alphabetic());
                     if text.contains(['=', '+', '-']) {
-                        // It may set any variable that it names.
+                        // It may assign any variable that it names.
                         let names = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
                         let names = names.filter(|name| is_name(name)).map(str::to_owned);
                         self.script.sets.extend(names);
@@ -183,7 +183,7 @@ impl Reader {
         Ok(found)
     }
 
-    /// `[@]`, or an element of an array; whether it stands for all of them.
+    /// `[@]`, or an element of an array; returns whether it stands for all of them.
     fn subscript(&mut self) -> Read<bool> {
         if self.peek() != Some('[') {
             return Ok(false);
@@ -227,7 +227,7 @@ impl Reader {
         }
     }
 
-    /// A command between backticks, whose first was read.
+    /// A command between backticks, after the first one.
     pub(super) fn backticks(&mut self, draft: &mut Draft, quoted: bool) -> Read<()> {
         let mut line = String::new();
         loop {
@@ -268,7 +268,7 @@ impl Reader {
         Ok(Self { repeats: self.repeats, pipes, pipelines, inside: self.inside + 1, ..inner })
     }
 
-    /// The text of a here-document, in which `$` and backticks count.
+    /// The text of a here-document, in which `$` and backticks are expanded.
     pub(super) fn text(&mut self, text: &str) -> Read<()> {
         let mut inner = self.nested(text)?;
         let mut draft = Draft::default();

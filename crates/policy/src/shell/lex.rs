@@ -4,21 +4,21 @@ use super::{Document, Item, Read, Reader, is_name, unexpected};
 use crate::refusal::{AmbiguousSyntax, UnreadableLine};
 use crate::word::{Piece, Pieces, Word, runs_commands};
 
-/// A word, and whether any of it was quoted.
+/// A word, and whether any part of it was quoted.
 pub(super) struct Token {
     pub(super) word: Word,
     quoted: bool,
 }
 
-/// A word while it is read.
+/// A word that is being read.
 #[derive(Default)]
 pub(super) struct Draft {
     pieces: Vec<Piece>,
     pub(super) several: bool,
     quoted: bool,
-    /// What it is made of, to see what would run if it were evaluated.
+    /// Its literal text, to see what would run if it were evaluated.
     literal: String,
-    /// Unquoted `[` and braces, which may make other words of it.
+    /// Contains unquoted `[` or braces, which may change it to other words.
     bracket: bool,
     brace: bool,
     comma: bool,
@@ -35,7 +35,7 @@ impl Draft {
         self.pieces.push(Piece::Char(c));
     }
 
-    /// Something that is only known later; `split` if it is split into words then.
+    /// Adds a part that is only known later; `split` if it is then split into words.
     pub(super) fn gap(&mut self, split: bool) {
         self.literal.push(' ');
         self.pieces.push(Piece::Gap { split });
@@ -46,7 +46,7 @@ impl Draft {
         self.pieces.push(Piece::Variable { name, split });
     }
 
-    /// Something in it would run if it were evaluated.
+    /// A part of it would run if it were evaluated.
     pub(super) fn evaluated(&mut self) {
         self.literal.push('`');
     }
@@ -64,8 +64,8 @@ impl Draft {
 }
 
 impl Reader {
-    /// The next character; a line that continues after a backslash is one line. That may not join
-    /// two parts of a word or of an operator: whatever looks ahead would see something else.
+    /// The next character, with continued lines joined. A continuation may not join
+    /// two parts of a word or of an operator: code that looks ahead would see something else.
     pub(super) fn peek(&mut self) -> Option<char> {
         while self.rest().starts_with(&['\\', '\n']) {
             let before = &self.chars[..self.at];
@@ -81,7 +81,7 @@ impl Reader {
         self.chars.get(self.at).copied()
     }
 
-    /// The next character inside of double quotes.
+    /// The next character inside double quotes.
     pub(super) fn peek_quoted(&mut self) -> Option<char> {
         while self.rest().starts_with(&['\\', '\n']) {
             self.at += 2;
@@ -99,7 +99,7 @@ impl Reader {
         }
     }
 
-    /// Blanks, line ends and comments.
+    /// Skips blanks, line ends and comments.
     pub(super) fn newlines(&mut self) -> Read<()> {
         loop {
             self.blanks();
@@ -128,7 +128,7 @@ impl Reader {
         found
     }
 
-    /// The next word, if nothing in it is quoted or expanded.
+    /// The next word, if no part of it is quoted or expanded.
     pub(super) fn ahead(&mut self) -> Option<String> {
         _ = self.peek();
         let rest = self.rest();
@@ -152,7 +152,7 @@ impl Reader {
         self.peek().is_none_or(|c| " \t\n;&|()<>".contains(c))
     }
 
-    /// Reads `name=` or `name+=` and gives the name.
+    /// Reads `name=` or `name+=` and returns the name.
     pub(super) fn assignment(&mut self) -> Option<String> {
         let rest: String = self.rest().iter().take_while(|c| **c != '=').collect();
         let name = rest.strip_suffix('+').unwrap_or(&rest);
@@ -243,7 +243,7 @@ impl Reader {
         }
     }
 
-    /// Whether a number for a redirection comes next; reads it.
+    /// Reads a number before a redirection; returns whether there is one.
     pub(super) fn is_descriptor(&mut self) -> Read<bool> {
         let rest = self.rest();
         let digits = rest.iter().take_while(|c| c.is_ascii_digit()).count();
@@ -297,7 +297,7 @@ impl Reader {
                 if text.as_ref().is_some_and(|text| {
                     text.trim_end_matches('-').chars().all(|c| c.is_ascii_digit())
                 }) => {}
-            // bash expands what it finds there once more.
+            // bash expands the target once more.
             "<&" | ">&"
                 if target.word.runs_when_evaluated()
                     || text.as_ref().is_some_and(|text| text.contains(['$', '`'])) =>

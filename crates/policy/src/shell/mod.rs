@@ -1,8 +1,8 @@
-//! Reads a line for a shell and lists every command in it, wherever it stands.
+//! Parses a line for a shell and lists every command in it.
 //!
-//! Only what all of `sh`, `dash`, `bash` and `ksh` read alike, or what one of them rejects, is
-//! read; anything else is an error that says what it was. A parser that is lenient, or that knows
-//! one shell only, would see other commands than the shell that runs the line. Nothing is expanded.
+//! Accepts only syntax that all of `sh`, `dash`, `bash` and `ksh` interpret alike, or that one of them
+//! rejects; anything else is an error that names it. A lenient parser, or one for a single
+//! shell, would find other commands than the shell that runs the line. Nothing is expanded.
 
 mod compound;
 mod expand;
@@ -13,27 +13,27 @@ use super::word::{PROCESS_SUBSTITUTION, Word};
 
 type Read<T> = Result<T, UnreadableLine>;
 
-/// What is in a line.
+/// The content of a line.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     pub(super) items: Vec<Item>,
-    /// Variables that are set other than by an assignment.
+    /// Variables that are set by something other than an assignment.
     pub(super) sets: Vec<String>,
     /// Texts that commands read: here-documents and here-strings.
     pub(super) documents: Vec<String>,
-    /// Sums have variables in them, whose values bash evaluates.
+    /// Arithmetic uses variables, whose values bash evaluates.
     pub(super) evaluates_variables: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Item {
-    /// A subshell begins; what it does to itself ends with it.
+    /// A subshell begins; changes to its state end with it.
     Enter,
     Leave,
     /// The body of a function begins; it runs when the function is called.
     Function {
         name: String,
-        /// It may not be defined, or in a shell of its own.
+        /// The definition may not be executed, or in a subshell.
         conditional: bool,
     },
     EndFunction,
@@ -53,16 +53,16 @@ pub(super) enum Item {
 pub(super) struct Simple {
     pub(super) assigns: Vec<Assignment>,
     pub(super) words: Vec<Word>,
-    /// In a loop or a function: it may run many times, and before what stands before it.
+    /// In a loop or a function: it may run many times, and before the commands preceding it.
     pub(super) repeats: bool,
-    /// It may not run, or in a shell of its own.
+    /// It may not run, or in a subshell.
     pub(super) conditional: bool,
     /// Only some shells read a command here.
     pub(super) is_arithmetic: bool,
     /// After `time`, which is a program in some shells and knows no functions there.
     pub(super) is_timed: bool,
-    /// Pipelines it is in, each with its place there. What a command substitution prints goes
-    /// to the command whose words it is in, as through a pipe.
+    /// The pipelines it is in, each with its position. The output of a command substitution goes
+    /// to the command that contains it, as through a pipe.
     pub(super) pipes: Vec<Pipe>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Assignment {
     pub(super) value: Word,
 }
 
-/// A place in a pipeline.
+/// A position in a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pipe {
     pub(super) pipeline: usize,
@@ -83,7 +83,7 @@ pub(super) struct Pipe {
 /// How deep a line may be nested.
 const DEPTH: usize = 40;
 
-/// Words that begin what is not read.
+/// Keywords of constructs that are not parsed.
 const FOREIGN: [&str; 2] = ["select", "coproc"];
 
 const MISPLACED: [&str; 9] = ["then", "else", "elif", "fi", "do", "done", "esac", "}", "in"];
@@ -94,7 +94,7 @@ pub(super) fn read(line: &str) -> Read<Script> {
     reader.finish()
 }
 
-/// The words of the commands in a line, as far as it can be read.
+/// The words of the commands in a line, as far as it can be parsed.
 pub(super) fn commands(line: &str) -> Vec<Vec<Word>> {
     let items = read(line).map(|script| script.items).unwrap_or_default();
     let words = |item| match item {
@@ -109,24 +109,24 @@ struct Reader {
     at: usize,
     depth: usize,
     repeats: usize,
-    /// The pipelines that the next command is in.
+    /// The pipelines that contain the next command.
     pipes: Vec<Pipe>,
     /// How many pipelines there are so far.
     pipelines: usize,
     script: Script,
     /// Here-documents whose text begins after this line.
     documents: Vec<Document>,
-    /// A backslash at the end of a line joins what looks like two tokens.
+    /// A backslash at the end of a line joins two apparent tokens.
     joined: bool,
-    /// How many subshells and substitutions this is in.
+    /// How many subshells and substitutions surround the current position.
     inside: usize,
-    /// A here-document was read inside of one. bash 5.2 loses an assignment that follows it.
+    /// A here-document was read inside one of them. bash 5.2 loses an assignment that follows it.
     after_document: bool,
 }
 
 struct Document {
     end: String,
-    /// Tabs at the beginning of its lines do not count.
+    /// Leading tabs of its lines are ignored.
     tabs: bool,
     /// Nothing in it is expanded.
     literal: bool,
@@ -192,7 +192,7 @@ impl Reader {
                 }
                 Some('\n') => {}
                 _ if self.is_at_end() => return Ok(()),
-                // After a subshell or a group a closing word needs no separator.
+                // After a subshell or a group a closing keyword needs no separator.
                 _ if self.ahead().is_some_and(|word| ends.contains(&word.as_str())) => {
                     return Ok(());
                 }
@@ -210,7 +210,7 @@ impl Reader {
         }
     }
 
-    /// The commands since then may not run, or in a shell of their own.
+    /// The commands since `first` may not run, or in a subshell.
     fn mark_conditional(&mut self, first: usize) {
         for item in &mut self.script.items[first..] {
             match item {
@@ -278,14 +278,14 @@ impl Reader {
         self.pipelines += 1;
     }
 
-    /// What follows reads what the commands before it print.
+    /// The next command reads the output of the previous ones.
     fn next_place(&mut self) {
         if let Some(pipe) = self.pipes.last_mut() {
             pipe.place += 1;
         }
     }
 
-    /// `time` in front of a pipeline is a word of the language in bash; with options it is a program.
+    /// `time` before a pipeline is a keyword in bash; with options it is a program.
     fn time(&mut self) -> bool {
         let start = self.at;
         if !self.eat_word("time") {
@@ -325,7 +325,7 @@ impl Reader {
             ..Simple::default()
         };
         let mut redirected = false;
-        // Substitutions in its words come before it.
+        // Substitutions in its words run before it.
         self.enter_pipeline();
         loop {
             let before = self.at;
@@ -377,7 +377,7 @@ impl Reader {
                         continue;
                     }
                     let read = self.word()?;
-                    // bash takes `{name}>` for a descriptor of that name.
+                    // bash interprets `{name}>` as a descriptor of that name.
                     if read.word.written().starts_with('{')
                         && matches!(self.peek(), Some('<' | '>'))
                     {
@@ -400,12 +400,12 @@ impl Reader {
         Ok(())
     }
 
-    /// What follows the `=` of an assignment.
+    /// The value after the `=` of an assignment.
     fn assigned_value(&mut self) -> Read<Word> {
         let appended = self.chars[self.at - 2] == '+';
         if self.peek() == Some('(') {
             self.array()?;
-            // bash takes what follows for a part of the same word.
+            // bash treats what follows as a part of the same word.
             if !self.is_between_words() {
                 return Err(UnreadableLine::Ambiguous(AmbiguousSyntax::Array));
             }

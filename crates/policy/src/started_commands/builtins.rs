@@ -1,18 +1,18 @@
-//! Commands that a shell carries out itself.
+//! Shell builtins.
 
 use super::{ProgramCall, RunLocation, SetVariable, StartedCommands};
 use crate::refusal::{HiddenBecause, Unpredictable};
 use crate::shell::is_name;
 use crate::word::{Word, command_line};
 
-/// They change what other words mean, or evaluate their arguments in ways of their own.
+/// Builtins that change the meaning of other words, or evaluate their arguments in unusual ways.
 const UNPREDICTABLE: [&str; 18] = [
     "alias", "autoload", "bind", "compgen", "complete", "compopt", "enable", "fc", "float", "hist",
     "history", "integer", "nameref", "newgrp", "print", "repeat", "sched", "zmodload",
 ];
 
-/// They do nothing to the world, so that no allow list needs to name them. What some of them
-/// evaluate or run is looked at by itself.
+/// Builtins without external effects, which no allow list needs to name. What some of them
+/// evaluate or run is judged separately.
 const HARMLESS: [&str; 45] = [
     ":",
     "[",
@@ -61,10 +61,10 @@ const HARMLESS: [&str; 45] = [
     "wait",
 ];
 
-/// Programs of the same name that do the same.
+/// Programs of the same names with the same effect.
 const HARMLESS_PROGRAMS: [&str; 7] = ["[", "echo", "false", "printf", "pwd", "test", "true"];
 
-/// Options that make a builtin evaluate what it is given, or run it.
+/// Options that make a builtin evaluate or run its arguments.
 const EVALUATING: [(&str, &[char]); 6] = [
     ("declare", &['i', 'n', 'f', 'F']),
     ("typeset", &['i', 'n', 'f', 'F']),
@@ -74,7 +74,7 @@ const EVALUATING: [(&str, &[char]); 6] = [
     ("hash", &['p', 'd', 'l', 't']),
 ];
 
-/// They take names of variables; bash evaluates what stands in brackets after one.
+/// Builtins that take names of variables; bash evaluates the text in brackets after a name.
 const NAMING: [&str; 18] = [
     "[",
     "[[",
@@ -96,7 +96,7 @@ const NAMING: [&str; 18] = [
     "unset",
 ];
 
-/// Those of them that only some shells have; others look for a program.
+/// Those that only some shells have; other shells search for a program.
 const NOT_EVERYWHERE: [&str; 15] = [
     "[[",
     "builtin",
@@ -115,7 +115,7 @@ const NOT_EVERYWHERE: [&str; 15] = [
     "local",
 ];
 
-/// Whether a command of a shell needs no rule to be allowed; `is_found` if a program has its name.
+/// Whether a builtin needs no rule to be allowed; `is_found` if a program has its name.
 pub(super) fn is_harmless(name: &str, is_found: bool) -> bool {
     HARMLESS.contains(&name) && !(is_found && NOT_EVERYWHERE.contains(&name))
 }
@@ -152,7 +152,7 @@ pub(super) fn directory_operand(words: &[Word]) -> Option<String> {
     }
 }
 
-/// What `export` and its like assign.
+/// The assignments of `export` and similar builtins.
 pub(super) fn assigned(words: &[Word]) -> Vec<(String, Word)> {
     let setting = ["export", "readonly", "local", "declare", "typeset"];
     let is_meant = |name: &Word| setting.iter().any(|one| name.is(one));
@@ -165,7 +165,7 @@ pub(super) fn assigned(words: &[Word]) -> Vec<(String, Word)> {
             Some(text) => Word::known(&text[name.len() + 1..]),
             None => word.after(name.chars().count() + 1),
         };
-        // `name+=value` and `name[0]=value` change a part of it.
+        // `name+=value` and `name[0]=value` change a part of the variable.
         match name.split(['+', '[']).next() {
             Some(whole) if whole != name => Some((whole.to_owned(), Word::anything("..."))),
             _ => Some((name, value)),
@@ -174,13 +174,13 @@ pub(super) fn assigned(words: &[Word]) -> Vec<(String, Word)> {
     words.iter().skip(1).filter_map(assignment).collect()
 }
 
-/// Whether `readonly` and its like name variables that cannot be assigned again.
+/// Whether `readonly` or a similar builtin names variables that cannot be assigned again.
 pub(super) fn makes_read_only(words: &[Word]) -> bool {
     words.first().is_some_and(|name| name.is("readonly"))
         || (declares(words) && options(&words[1..]).any(|option| option.contains('r')))
 }
 
-/// Variables whose values bash changes whenever they are assigned: `declare -l`.
+/// Variables whose values bash converts at every assignment: `declare -l`.
 pub(super) fn converted(words: &[Word]) -> Vec<String> {
     if !declares(words) || !options(&words[1..]).any(|option| option.contains(['l', 'u', 'c'])) {
         return Vec::new();
@@ -200,7 +200,7 @@ fn options(words: &[Word]) -> impl Iterator<Item = String> {
 }
 
 impl StartedCommands {
-    /// Adds what a builtin runs; whether a rule on that is enough to allow the builtin.
+    /// Adds the commands that a builtin runs; returns whether rules on those suffice to allow the builtin.
     pub(super) fn builtin(&mut self, call: ProgramCall<'_>) -> bool {
         match call.program {
             "eval" => self.eval(call),
@@ -215,7 +215,7 @@ impl StartedCommands {
                 }
                 false
             }
-            // Only reached through another command; one that stands alone in a line is followed.
+            // Only reached through another command; a direct call in a line is handled there.
             "cd" | "chdir" | "pushd" | "popd" => {
                 self.directory_unknown = true;
                 if let Some(target) = directory_operand(call.words) {
@@ -246,7 +246,7 @@ impl StartedCommands {
         true
     }
 
-    /// An action runs at any time, in whatever directory the shell then is.
+    /// An action runs at any time, in the shell's working directory at that moment.
     fn trap(&mut self, call: ProgramCall<'_>) -> bool {
         let arguments = call.arguments();
         let skipped = usize::from(arguments.first().is_some_and(|word| word.is("--")));
@@ -301,7 +301,7 @@ impl StartedCommands {
         for word in call.arguments() {
             let lead = word.lead();
             let variable = lead.split(['=', '+', '[']).next().unwrap_or_default();
-            // To export it changes nothing, and what it is assigned was seen before.
+            // Exporting it changes nothing, and assignments were judged before.
             let is_set = !["export", "readonly", "unset"].contains(&call.program);
             if word.get().is_none() && !lead.contains('=') {
                 self.hide(call.words, HiddenBecause::NameKnownLater);
@@ -320,8 +320,8 @@ impl StartedCommands {
     }
 }
 
-/// An option of `set`, of `shopt` or of a shell that makes it read words in another way: `-k` takes
-/// assignments among arguments for variables, and comments can be switched off.
+/// An option of `set`, of `shopt` or of a shell that changes how it parses words: `-k` treats
+/// assignments among arguments as variables, and comments can be switched off.
 pub(super) fn reading_option(words: &[Word]) -> Option<String> {
     let mut words = words.iter().take_while(|word| !word.is("--"));
     words.find_map(|word| {

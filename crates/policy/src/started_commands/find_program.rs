@@ -1,4 +1,4 @@
-//! `find`, which runs commands on what it finds.
+//! `find`, which runs commands on the files it finds.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ impl StartedCommands {
                 rest[at].is(";") || (rest[at].is("+") && at > 0 && rest[at - 1].is("{}"))
             };
             let end = (0..rest.len()).find(is_end).unwrap_or(rest.len());
-            // What is found begins with the point that the search began at.
+            // Found paths begin with the starting point of the search.
             let fill = |word: &Word| match word.is("{}") {
                 true => word.with_gaps("{}", true).into_operand(),
                 false => word.with_gaps("{}", false),
@@ -42,7 +42,7 @@ impl StartedCommands {
         }
     }
 
-    /// Where `-execdir` runs: in the directories of what is found, beginning with these.
+    /// Where `-execdir` runs: in the directories of found files, beginning with these.
     fn directories_of_find(&mut self, call: ProgramCall<'_>) {
         let words = call.arguments();
         let is_point = |word: &&Word| !word.lead().starts_with(['-', '(', ')', '!', ',']);
@@ -59,7 +59,7 @@ impl StartedCommands {
             match point.get() {
                 Some(point) => {
                     let found = call.location.directory.join(point);
-                    // The point itself is found, too, in the directory that it stands in.
+                    // The starting point itself is found, too, in its parent directory.
                     let is_named = !point.as_encoded_bytes().ends_with(b"/.")
                         && Path::new(point).file_name().is_some();
                     self.directories

@@ -1,5 +1,5 @@
-//! `git`, which runs commands of its own: by aliases and settings, by the names of its programs, and
-//! where a subcommand is given a command.
+//! `git`, which runs commands in several ways: by aliases and settings, by the names of its programs, and
+//! by subcommands that take a command.
 
 use super::{ProgramCall, StartedCommands};
 use crate::refusal::HiddenBecause;
@@ -23,13 +23,13 @@ const COMMANDS: &str = " add am annotate apply archive backfill bisect blame bra
     unpack-objects update-index update-ref update-server-info upload-archive upload-pack var \
     verify-commit verify-pack verify-tag version whatchanged worktree write-tree ";
 
-/// Sections of settings that name no programs, except for these keys in them.
+/// Sections of settings that name no programs, except for the keys below.
 const HARMLESS_SECTIONS: &str = " user author committer color advice init safe i18n log blame push pull \
     fetch branch tag status column gc index pack rerere commit versionsort feature http https tar \
     submodule receive transfer fsck notes apply am clone checkout stash worktree rebase core diff \
     merge protocol format showbranch extensions lfs remote ";
 
-/// Keys that name programs, files with settings, or what runs them.
+/// Keys that name programs, files with settings, or something that runs programs.
 const DANGEROUS_KEYS: &str = " pager editor sshcommand fsmonitor hookspath gitproxy askpass external \
     command textconv driver helper program clean smudge process tool cmd path uploadpack \
     receivepack proxy vcs allow worktree templatedir alternaterefscommand packobjectshook \
@@ -55,24 +55,24 @@ const MAILERS: [&str; 4] = ["sendmail-cmd", "smtp-server", "to-cmd", "cc-cmd"];
 const CONFIG_VALUES: [&str; 9] =
     ["-f", "--file", "--blob", "--comment", "--default", "--type", "-t", "--url", "--value"];
 
-/// Whether a word is this long option, which may be shortened.
+/// Whether a word is this long option, which may be abbreviated.
 fn is_long(word: &str, option: &str) -> bool {
     let given = word.strip_prefix("--").map(|rest| rest.split('=').next().unwrap_or(rest));
     given.is_some_and(|given| given.len() > 1 && option.starts_with(given))
 }
 
-/// Whether a group of short options has this letter; a value follows each of `with_value`.
+/// Whether a group of short options contains this letter; each of `with_value` takes a value.
 fn has_letter(word: &str, letter: char, with_value: &str) -> bool {
     let letters = word.strip_prefix('-').filter(|rest| !rest.starts_with('-')).unwrap_or_default();
     letters.chars().take_while(|c| !with_value.contains(*c)).any(|c| c == letter)
 }
 
-/// Where the subcommand of a call of git stands in its words, the program's name included.
+/// The position of the subcommand in the words of a call of git, which include the program's name.
 pub(crate) fn subcommand_position(words: &[Word]) -> Option<usize> {
     let mut at = 1;
     while let Some(word) = words.get(at) {
         let lead = word.lead();
-        // A word that becomes many may have the subcommand among them.
+        // A word that expands to several may contain the subcommand.
         if !lead.starts_with('-') || word.is_split_here() {
             return Some(at);
         }
@@ -85,7 +85,7 @@ pub(crate) fn subcommand_position(words: &[Word]) -> Option<usize> {
     None
 }
 
-/// Whether it is not known which of its arguments git would run: its subcommand, or an option of one
+/// Whether it is unknown which of its arguments git would run: its subcommand, or an option of one
 /// that runs commands, is only known later.
 pub(super) fn may_run_arguments(words: &[Word]) -> bool {
     let Some(at) = subcommand_position(words) else { return false };
@@ -96,10 +96,10 @@ pub(super) fn may_run_arguments(words: &[Word]) -> bool {
 }
 
 impl StartedCommands {
-    /// Adds the commands that git gets to run; whether a rule on that is enough to allow the
-    /// program.
+    /// Adds the commands that git runs; returns whether rules on those suffice to allow
+    /// git.
     pub(super) fn git(&mut self, call: ProgramCall<'_>) -> bool {
-        // Under the name of one of its programs it is that command.
+        // Under the name of one of its programs, git is that command.
         let name = call.name();
         if let Some(command) = name.strip_prefix("git-").filter(|command| !command.is_empty()) {
             let mut words = vec![Word::known("git"), Word::known(command)];
@@ -118,7 +118,7 @@ impl StartedCommands {
                 self.git_subcommand(&name, &call.words[at + 1..], call);
             }
             Some(name) => self.git_other(&name, at, call),
-            // Rules on arguments say what they make of it.
+            // Rules on arguments decide.
             None => {}
         }
         false
@@ -137,7 +137,7 @@ impl StartedCommands {
         }
     }
 
-    /// A command that is no command of git: another program, or an alias.
+    /// A word that is not a command of git: another program, or an alias.
     fn git_other(&mut self, name: &str, at: usize, call: ProgramCall<'_>) {
         let program = Word::known(format!("git-{name}"));
         let found = program.get().map(|program| call.location.look_up(program)).unwrap_or_default();
@@ -212,7 +212,7 @@ impl StartedCommands {
         }
     }
 
-    /// A setting that is made for later.
+    /// A setting that is stored for later.
     fn git_config(&mut self, arguments: &[Word], call: ProgramCall<'_>) {
         let reads = ["--get", "--get-all", "--get-regexp", "--list", "-l", "--unset"];
         let (mut operands, mut at) = (Vec::new(), 0);

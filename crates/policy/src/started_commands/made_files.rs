@@ -1,8 +1,8 @@
-//! Files that a line makes before it runs them. Which program such a file is cannot be determined
+//! Files that a line creates before it runs them. The program in such a file cannot be determined
 //! before the line runs: it may be a link to another one.
 //!
-//! Compilers and build tools make programs that are new; only what copies, links, unpacks or
-//! downloads files counts here.
+//! Compilers and build tools create new programs; only commands that copy, link, unpack or
+//! download files count here.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use crate::path::without_dots;
 use crate::refusal::{HiddenBecause, Unpredictable};
 use crate::word::{Word, command_line};
 
-/// They give their operands, or copies of them, other names.
+/// Programs that give their operands, or copies of them, other names.
 const COPYING: [&str; 21] = [
     "ln", "link", "cp", "mv", "install", "rsync", "scp", "tee", "dd", "gcp", "gln", "gmv", "iconv",
     "objcopy", "openssl", "shuf", "sort", "sponge", "strip", "uniq", "xxd",
 ];
 
-/// They make files whose names are not among their arguments.
+/// Programs that create files whose names are not among their arguments.
 const UNPACKING: [&str; 33] = [
     "tar",
     "bsdtar",
@@ -54,7 +54,7 @@ const UNPACKING: [&str; 33] = [
     "zstd",
 ];
 
-/// Programs that write files which their operands, options or code name.
+/// Programs that write files named by their operands, options or code.
 const WRITING: [&str; 39] = [
     "tee", "cp", "mv", "ln", "install", "dd", "rsync", "sed", "sponge", "perl", "gsed", "gcp",
     "gmv", "gln", "link", "scp", "awk", "gawk", "mawk", "nawk", "find", "sort", "shuf", "uniq",
@@ -65,7 +65,7 @@ const WRITING: [&str; 39] = [
 /// Files with settings in a repository.
 const REPOSITORY_SETTINGS: [&str; 2] = ["config", "config.worktree"];
 
-/// A file that a command of the line makes.
+/// A file that a command of the line creates.
 #[derive(Debug)]
 pub(super) struct MadeFile {
     /// `None`: any file.
@@ -75,7 +75,7 @@ pub(super) struct MadeFile {
 }
 
 impl StartedCommands {
-    /// Notes the files that a program makes.
+    /// Records the files that a program creates.
     pub(super) fn note_made_files(&mut self, call: ProgramCall<'_>) {
         let name = call.name();
         let arguments = call.arguments();
@@ -125,7 +125,7 @@ impl StartedCommands {
         }
     }
 
-    /// Refuses settings of a repository that the line itself makes, wherever that is.
+    /// Refuses settings of a repository that the line itself creates, in any directory.
     fn check_made_repositories(&mut self) {
         let makes = |command: &StartedCommand| {
             let is_git = command.words.first().is_some_and(|word| could_be_file(word, "git"));
@@ -146,7 +146,7 @@ impl StartedCommands {
         }
     }
 
-    /// Refuses programs that are files which the line itself makes.
+    /// Refuses programs whose files the line itself creates.
     pub(super) fn check_made_files(&mut self) {
         let settings = self.written_files.iter().filter(|written| {
             written.directories.iter().any(|dir| could_be_git_settings(&written.file, dir))
@@ -172,7 +172,7 @@ impl StartedCommands {
                 None => is_path && !exists,
                 Some(path) if is_path && made.is_link => could_be_part(path, &given),
                 Some(path) if is_path => could_be_file(path, &given),
-                // A bare name is looked for along PATH only.
+                // A bare name is searched along PATH only.
                 Some(path) => {
                     let lead = path.lead();
                     let may_be_found = self.is_path_set
@@ -200,7 +200,7 @@ fn written_words<'a>(name: &str, arguments: &'a [Word]) -> Vec<&'a Word> {
         }
     };
     match name {
-        // They only read most of the files that their arguments name.
+        // These mostly read the files that their arguments name.
         "git" | "find" => {
             let options = (0..arguments.len()).filter(|at| writes(&arguments[*at]));
             options.flat_map(|at| arguments.iter().skip(at).take(2)).collect()
@@ -226,7 +226,7 @@ fn is_git_settings(word: &Word, location: &RunLocation) -> bool {
 
 fn could_be_git_settings(word: &Word, directory: &Path) -> bool {
     let text = word.text_without_gaps();
-    // A name that is only known later could be any; one that ends alike could be meant.
+    // A name that is only known later could be any; one with the same ending could be the file.
     let is_alike = text.ends_with("config")
         && [".git/config", "*/.git/config"].iter().any(|settings| word.could_be(settings));
     is_alike || names_git_settings(&directory.join(text))
@@ -240,7 +240,7 @@ fn names_git_settings(file: &Path) -> bool {
         || is_in_repository(&file)
 }
 
-/// Whether it is the settings of a repository that has another name.
+/// Whether it is the settings file of a repository with another directory name.
 fn is_in_repository(file: &Path) -> bool {
     let is_named = file
         .file_name()
@@ -251,7 +251,7 @@ fn is_in_repository(file: &Path) -> bool {
         })
 }
 
-/// Builtins are found before any file is.
+/// Builtins take precedence over files.
 fn is_own_builtin(given: &str, in_shell: bool) -> bool {
     in_shell && super::builtins::is_harmless(given, false)
 }
@@ -260,8 +260,8 @@ fn name_of(path: &str) -> &str {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether a made file may be the one that the program's path names. Going by the last part of
-/// the name alone, whatever directory it is in.
+/// Whether a created file may be the one that the program's path names, judging by the last component
+/// alone.
 fn could_be_file(made: &Word, program: &str) -> bool {
     let name = name_of(program);
     match made.text() {
@@ -270,7 +270,7 @@ fn could_be_file(made: &Word, program: &str) -> bool {
     }
 }
 
-/// Whether a made link may be any of the directories on the way to a program, or the program.
+/// Whether a created link may be any directory on the path of a program, or the program.
 fn could_be_part(made: &Word, program: &str) -> bool {
     program.split('/').any(|part| !matches!(part, "" | "." | "..") && could_be_file(made, part))
 }
@@ -278,7 +278,7 @@ fn could_be_part(made: &Word, program: &str) -> bool {
 fn could_be_name(made: &Word, program: &str, exists: bool) -> bool {
     match made.text() {
         Some(made) => name_of(&made) == program,
-        // A name that could be anything counts for what is not there yet.
+        // A name that could be anything counts for a file that does not exist yet.
         None if exists => {
             let ending = format!("/{program}");
             made.written().trim_end_matches(['"', '\'']).ends_with(&ending)

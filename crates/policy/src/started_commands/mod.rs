@@ -1,7 +1,7 @@
-//! What a command really starts: `env`, `timeout`, `xargs` and their like name another program in
-//! their arguments, and a rule on that program must not be escaped by putting one in front.
+//! The commands that a command starts: `env`, `timeout`, `xargs` and similar programs name another
+//! program in their arguments, and a rule on that program must not be evaded by such a prefix.
 //!
-//! What is not positively understood is noted as such; the policy refuses it where it matters.
+//! Anything that is not understood is recorded as such; the policy refuses it if it matters.
 
 mod builtins;
 mod find_program;
@@ -39,34 +39,34 @@ use runners::runner;
 #[derive(Debug, Default)]
 pub(super) struct StartedCommands {
     pub(super) commands: Vec<StartedCommand>,
-    /// How a shell takes part.
+    /// Why a shell is involved.
     pub(super) shell: Option<ShellUse>,
-    /// The quote that makes the line one that nothing can run.
+    /// The unclosed quote that makes the line invalid.
     pub(super) open_quote: Option<char>,
     pub(super) unpredictable: Vec<Unpredictable>,
     /// Commands whose program is only known when they run.
     pub(super) unnamed: Vec<Vec<Word>>,
-    /// Commands that start what cannot be determined.
+    /// Commands that start something unknown.
     pub(super) hidden: Vec<Vec<Word>>,
-    /// Variables that are set on the way.
+    /// Variables that the command sets.
     pub(super) variables: Vec<SetVariable>,
-    /// Directories that are changed to on the way.
+    /// Directories that the command changes to.
     pub(super) directories: Vec<PathBuf>,
     /// Files that redirections write.
     pub(super) written_files: Vec<WrittenFile>,
-    /// Files that commands make.
+    /// Files that commands create.
     made: Vec<made_files::MadeFile>,
-    /// Texts that lines hand to commands: here-documents and here-strings.
+    /// Texts that lines pass to commands: here-documents and here-strings.
     pub(super) documents: Vec<String>,
     /// How many pipelines there are so far.
     pipelines: usize,
     /// A line sets PATH.
     is_path_set: bool,
-    /// It is not known in which directory the commands run.
+    /// The working directory of the commands is unknown.
     directory_unknown: bool,
 }
 
-/// A variable that is set on the way, and its value if that is known.
+/// A variable that the command sets, and its value if known.
 #[derive(Debug)]
 pub(super) struct SetVariable {
     pub(super) name: String,
@@ -84,70 +84,70 @@ pub(super) struct WrittenFile {
 #[derive(Debug)]
 pub(super) struct StartedCommand {
     pub(super) words: Vec<Word>,
-    /// What its name stands for; several when it may run in several directories.
+    /// The programs of its name; several if it may run in several directories.
     pub(super) programs: Vec<Program>,
     /// Where it may run.
     pub(super) directories: Vec<PathBuf>,
     directory_unknown: bool,
-    /// It only starts another one, which comes next.
+    /// It only starts another command, which is the next one.
     pub(super) is_wrapper: bool,
-    /// A runner of programs, and where the command that it runs begins.
+    /// For a runner of programs, the position of the command that it runs.
     pub(super) runs_from: Option<usize>,
-    /// How many of the commands that come next are inside it.
+    /// How many of the following commands are inside it.
     pub(super) inner: usize,
-    /// A shell runs it, which has commands of its own.
+    /// A shell runs it, so builtins apply.
     pub(super) in_shell: bool,
-    /// It is a call of a function that the line surely defines before.
+    /// It is a call of a function that the line certainly defines before.
     pub(super) is_function: bool,
     /// Most shells do not read it as a command, or read it as a script: no allow list needs to name it.
     pub(super) is_unlikely: bool,
-    /// What its arguments would start, if it is one of those programs that run what follows.
+    /// What its arguments would start, if it is a program that runs its arguments.
     pub(super) possible: Option<Box<StartedCommands>>,
     /// Pipelines that it is in.
     pub(super) pipes: Vec<Pipe>,
 }
 
-/// Where a command runs, and where its program is looked for.
+/// Where a command runs, and where its program is searched for.
 #[derive(Clone, Debug)]
 struct RunLocation {
-    /// If every change of directory on the way happens.
+    /// The directory if every change of directory succeeds.
     directory: PathBuf,
-    /// Where it may run if some of them fail.
+    /// Possible directories if some of them fail.
     possible_directories: Vec<PathBuf>,
     directory_unknown: bool,
     /// The values that PATH may have.
     search_paths: Vec<Option<OsString>>,
-    /// A shell runs it, which has commands of its own.
+    /// A shell runs it, so builtins apply.
     in_shell: bool,
-    /// Functions that this shell surely has.
+    /// Functions that this shell certainly has.
     functions: BTreeSet<String>,
     /// Pipelines that it is in.
     pipes: Vec<Pipe>,
-    /// How many commands it is inside of.
+    /// How many commands surround it.
     depth: usize,
 }
 
 /// A call of a program that may start others.
 #[derive(Clone, Copy)]
 struct ProgramCall<'a> {
-    /// Which program it is, whatever the file is called.
+    /// The program, whatever the file is called.
     program: &'a str,
     /// The program as it was given, and its arguments.
     words: &'a [Word],
     location: &'a RunLocation,
 }
 
-/// How deep commands inside commands are followed.
+/// How deep nested commands are followed.
 const DEPTH: usize = 8;
 
-/// More directories than these are too many to keep apart.
+/// Up to this many possible directories are tracked.
 const DIRECTORIES: usize = 8;
 
-/// What a program gets that looks for others without a PATH.
+/// The search path of a program without PATH.
 const BARE_PATH: &str = "/bin:/usr/bin";
 
 impl StartedCommands {
-    /// Takes a command apart.
+    /// Finds the commands in a command.
     pub(super) fn of(proposed: &ProposedCommand<'_>) -> Self {
         let mut started = Self::default();
         let location = RunLocation {
@@ -175,7 +175,7 @@ impl StartedCommands {
         started
     }
 
-    /// Whether the directory that this runs in is unknown.
+    /// Whether the working directory of this command is unknown.
     pub(super) fn is_directory_unknown(&self, command: &StartedCommand) -> bool {
         self.directory_unknown || command.directory_unknown
     }
@@ -190,7 +190,7 @@ impl StartedCommands {
         self.shell.get_or_insert(shell);
     }
 
-    /// A line that goes to a shell as a whole.
+    /// A line that is passed to a shell as a whole.
     fn add_shell_line(&mut self, source: LineSource, line: &str, location: &RunLocation) {
         match interpret(line, ShellMode::Never, |_| true) {
             Err(ShellNeeded::OpenQuote(quote)) => {
@@ -206,7 +206,7 @@ impl StartedCommands {
         self.add_found(words, location, None);
     }
 
-    /// The same for a command whose program was looked for already.
+    /// The same for a command whose program was found already.
     fn add_found(&mut self, words: &[Word], location: &RunLocation, file: Option<&Path>) {
         let Some(first) = words.first() else { return };
         if words.iter().any(Word::may_be_a_name) {
@@ -263,8 +263,8 @@ impl StartedCommands {
         self.variables.extend(empty.variables);
     }
 
-    /// What the arguments of a program would start that nothing is known of: programs that start
-    /// others, and lines.
+    /// What the arguments of an unknown program would start: programs that start others, and
+    /// lines.
     fn possible(words: &[Word], location: &RunLocation) -> Self {
         let mut possible = Self::default();
         let location = location.inside_program();
@@ -277,7 +277,7 @@ impl StartedCommands {
                 // Under another name it may be one that a rule is about.
                 possible.add_as_given(&words[at..], &location);
             }
-            // Most texts are no lines, and say nothing.
+            // Most texts are not lines.
             if text.contains(char::is_whitespace) && shell::read(&text).is_ok() {
                 possible.add_line(&text, &location, false);
             }
@@ -285,7 +285,7 @@ impl StartedCommands {
         possible
     }
 
-    /// Adds a command without looking for others inside it.
+    /// Adds a command without searching for others inside it.
     fn add_as_given(&mut self, words: &[Word], location: &RunLocation) -> usize {
         let given = words.first().and_then(Word::get).unwrap_or_default();
         self.add_with(words, location, location.look_up(given))
@@ -317,7 +317,7 @@ impl StartedCommands {
         self.commands.len() - 1
     }
 
-    /// Adds what a wrapper starts; whether a rule on that is enough to allow the wrapper.
+    /// Adds what a wrapper starts; returns whether rules on that suffice to allow the wrapper.
     fn wrapper(&mut self, wrapper: Wrapper, skipped: usize, called: ProgramCall<'_>) -> bool {
         let arguments = &called.arguments()[skipped..];
         let call = match wrapper.read(arguments) {
@@ -345,7 +345,7 @@ impl StartedCommands {
         for line in &call.lines {
             self.add_line(line, &location.inside(), false);
         }
-        // `strace` can write what it finds into a pipe.
+        // `strace` can write its output into a pipe.
         if wrapper.name == "strace"
             && let Some(line) =
                 call.value(&["o", "output"]).and_then(|o| o.strip_prefix(['|', '!']))
@@ -374,12 +374,12 @@ impl StartedCommands {
             }
             _ => self.add(inner, &location.inside()),
         }
-        // A rule on the command says nothing about the file that `time` writes.
+        // A rule on the command does not cover the file that `time` writes.
         let writes = wrapper.name == "time" && call.has(&["o", "output"]);
         !wrapper.is_powerful() && !writes
     }
 
-    /// Variables that a wrapper sets, PATH among them.
+    /// Variables that a wrapper sets, including PATH.
     fn apply_assignments(&mut self, wrapper: &Wrapper, call: &Call, location: &mut RunLocation) {
         let clears = wrapper.name == "env"
             && (call.has(&["i", "ignore-environment"])
@@ -400,7 +400,7 @@ impl StartedCommands {
         }
     }
 
-    /// Everything after this runs in another directory.
+    /// All following commands run in another directory.
     fn change_directory(&mut self, location: &mut RunLocation, directory: &str) {
         location.directory = location.directory.join(directory);
         self.directories.push(location.directory.clone());
@@ -420,7 +420,7 @@ impl StartedCommands {
 }
 
 impl StartedCommand {
-    /// Whether it reads, through pipes, what another one writes.
+    /// Whether it reads another command's output through pipes.
     pub(super) fn reads_from(&self, writer: &Self) -> bool {
         self.pipes.iter().any(|own| {
             let is_before =
@@ -442,7 +442,7 @@ impl StartedCommand {
                 && self.programs.iter().all(|program| program.is_usually(&name)))
     }
 
-    /// Whether there is a file that it could run.
+    /// Whether a file for it exists.
     pub(super) fn is_found(&self) -> bool {
         self.programs.iter().any(|program| program.real().is_some())
     }
@@ -458,13 +458,13 @@ impl RunLocation {
             .collect()
     }
 
-    /// The same for one that was looked for already.
+    /// The same for a program that was found already.
     fn found(&self, program: &OsStr, file: &Path) -> Program {
         let path = self.search_paths.first().and_then(Option::as_deref);
         Program::found(program, Some(self.directory.join(file)), path, &self.directory)
     }
 
-    /// Whether there is a program of this name.
+    /// Whether a program of this name exists.
     fn finds(&self, program: &str) -> bool {
         let path = self.search_paths.first().and_then(Option::as_deref);
         which(OsStr::new(program), path, &self.directory).is_some()
@@ -475,7 +475,7 @@ impl RunLocation {
         Self { depth: self.depth + 1, ..self.clone() }
     }
 
-    /// The same for a command that a program starts, not a shell.
+    /// The same for a command that a program starts instead of a shell.
     fn inside_program(&self) -> Self {
         Self { in_shell: false, functions: BTreeSet::new(), ..self.inside() }
     }
@@ -486,14 +486,14 @@ impl<'a> ProgramCall<'a> {
         &self.words[1..]
     }
 
-    /// Whether it is known what the program does with its arguments.
+    /// Whether the effect of the program's arguments is known.
     fn is_known(&self) -> bool {
         let is_data = treats_arguments_as_data(&self.name());
         if self.program == "git" {
             return !git_program::may_run_arguments(self.words);
         }
         if Wrapper::has_subcommands(self.program) {
-            // Which subcommand it is must be known, too.
+            // The subcommand must be known, too.
             let is_plain = || self.arguments().iter().take(2).all(|word| word.text().is_some());
             return runner(self.program, self.arguments()).is_some() || (is_data && is_plain());
         }

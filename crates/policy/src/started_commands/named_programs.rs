@@ -1,5 +1,5 @@
-//! Variables that name programs: what such a variable is set to is started by other programs, so
-//! its value is judged as a command. Variables that make programs load code or settings are named
+//! Variables that name programs: other programs start what such a variable names, so
+//! its value is judged as a command. Variables that make programs load code or settings are found
 //! by [`loads_code`].
 
 use retake_engine::{HIJACKING_VARIABLES, interpret};
@@ -67,7 +67,7 @@ const PROGRAMS: [&str; 52] = [
     "CCACHE_COMPILER",
 ];
 
-/// How such names end.
+/// Endings of such names.
 const PROGRAM_ENDINGS: [&str; 14] = [
     "_ASKPASS",
     "_BROWSER",
@@ -85,7 +85,7 @@ const PROGRAM_ENDINGS: [&str; 14] = [
     "_WRAPPER",
 ];
 
-/// They hold settings or options, which can name programs and code.
+/// Variables with settings or options, which can name programs and code.
 const SETTINGS: [&str; 23] = [
     "ANSIBLE_CONFIG",
     "BASHOPTS",
@@ -112,8 +112,8 @@ const SETTINGS: [&str; 23] = [
     "npm_config_script_shell",
 ];
 
-/// Lists of directories that interpreters load modules from. Interpreters run what is in the
-/// project anyway.
+/// Lists of directories from which interpreters load modules. Interpreters run the project's code
+/// anyway.
 const MODULE_PATHS: [&str; 5] = ["CLASSPATH", "NODE_PATH", "PERL5LIB", "PYTHONPATH", "RUBYLIB"];
 
 /// Whether setting the variable makes programs load code or settings.
@@ -140,7 +140,7 @@ pub(crate) fn loads_code(variable: &SetVariable) -> bool {
         "MAKEFLAGS" => flags("jklnsBiw"),
         // A shell that traces evaluates it.
         "PS4" => value.is_none_or(|value| value.contains(['$', '`'])),
-        // A relative `cd` goes to places that the line does not name.
+        // A relative `cd` goes to directories that the line does not name.
         "CDPATH" => value != Some(""),
         "RUSTFLAGS" | "CARGO_ENCODED_RUSTFLAGS" => {
             value.is_some_and(|value| value.contains("linker"))
@@ -157,13 +157,13 @@ pub(crate) fn loads_code(variable: &SetVariable) -> bool {
     }
 }
 
-/// Whether programs start what the variable is set to.
+/// Whether programs start the value of the variable.
 fn names_program(name: &str) -> bool {
     PROGRAMS.contains(&name) || PROGRAM_ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 impl StartedCommands {
-    /// What the assignments of a command in a line name.
+    /// The programs that the assignments of a command name.
     pub(super) fn add_named_programs(
         &mut self,
         command: &Simple,
@@ -172,7 +172,7 @@ impl StartedCommands {
     ) {
         let exported = super::builtins::assigned(&command.words);
         let assigned = command.assigns.iter().map(|one| (one.name.clone(), one.value.clone()));
-        // Each may be made of those before it.
+        // Each may refer to those before it.
         let mut variables = variables.clone();
         for (name, value) in assigned.chain(exported) {
             if variables.runs_when_evaluated(&value) {
@@ -186,7 +186,7 @@ impl StartedCommands {
         }
     }
 
-    /// A variable is set on the way; `None` if its value is not known.
+    /// A variable is set; `None` if its value is unknown.
     pub(super) fn set_variable(
         &mut self,
         name: &str,
@@ -194,7 +194,7 @@ impl StartedCommands {
         location: &RunLocation,
     ) {
         self.variables.push(SetVariable { name: name.to_owned(), value: value.clone() });
-        // The usual way to name another shell is harmless.
+        // Naming another shell in the usual way is harmless.
         let is_shell = name == "SHELL" && !value.as_deref().is_some_and(super::programs::is_shell);
         if !(names_program(name) || is_shell) {
             return;
@@ -203,7 +203,7 @@ impl StartedCommands {
         let Some(value) = value else {
             return self.hide(&shown, HiddenBecause::LineKnownLater);
         };
-        // `|` and `-` in front tell `less` how to read from it.
+        // A leading `|` or `-` tells `less` how to read from it.
         let line = value.trim_start_matches(['|', '-', ' ']);
         if line.is_empty() {
             return;

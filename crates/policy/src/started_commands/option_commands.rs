@@ -1,5 +1,5 @@
 //! Options of ordinary programs that name a command: `split --filter`, `tar --to-command`,
-//! `rsync -e`. What they name is judged like any other command.
+//! `rsync -e`. Such a command is judged like any other.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use crate::sed_script;
 use crate::word::Word;
 
 /// Programs, and their options whose value is a command. One character is a short option; others are
-/// long, and may be abbreviated. One that begins with a dash is written with a single one.
+/// long, and may be abbreviated. One that begins with a dash is written with a single dash.
 const OPTIONS: [(&str, &str); 16] = [
     ("sort gsort", "compress-program"),
     ("split gsplit", "filter"),
@@ -34,18 +34,18 @@ const OPTIONS: [(&str, &str); 16] = [
     ("go", "exec toolexec vettool -exec -toolexec -vettool"),
 ];
 
-/// Options of `ssh` that name programs, for those that hand its options on.
+/// Options of `ssh` that name programs, for programs that pass its options on.
 const SSH_SETTINGS: [&str; 3] = ["proxycommand", "localcommand", "knownhostscommand"];
 
-/// Letters of `tar` that a value follows.
+/// Letters of `tar` that take a value.
 const TAR_VALUES: &str = "bCfFgHIKLNTVX";
 
-/// They take everything after one of these options for a command, up to a semicolon.
+/// Everything after one of these options is a command, up to a semicolon.
 const FINDERS: [&str; 2] = ["fd", "fdfind"];
 const FINDER_OPTIONS: [&str; 4] = ["-x", "-X", "--exec", "--exec-batch"];
 
 fn options_of(name: &str) -> Option<&'static str> {
-    // Asked about every command.
+    // Looked up for every command.
     static BY_NAME: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
         let named = OPTIONS
             .iter()
@@ -56,7 +56,7 @@ fn options_of(name: &str) -> Option<&'static str> {
 }
 
 impl StartedCommands {
-    /// Adds the commands that options name, and notes a script of `sed` that runs something.
+    /// Adds the commands that options name, and records a script of `sed` that runs something.
     pub(super) fn add_option_commands(&mut self, call: ProgramCall<'_>) {
         let name = call.name();
         if FINDERS.contains(&name.as_str()) {
@@ -80,7 +80,7 @@ impl StartedCommands {
                 self.hide(call.words, HiddenBecause::LineKnownLater);
                 continue;
             };
-            // `--checkpoint-action=exec=COMMAND`; its other actions are words alone.
+            // `--checkpoint-action=exec=COMMAND`; its other actions are single words.
             let line = value.strip_prefix("exec=").unwrap_or(&value);
             // `gcc -wrapper gdb,--args`
             let line = if options.starts_with("-wrapper") { &line.replace(',', " ") } else { line };
@@ -90,7 +90,7 @@ impl StartedCommands {
         }
     }
 
-    /// `tar cIf zstd a.tar.zst dir`: letters without a dash, whose values follow in their order.
+    /// `tar cIf zstd a.tar.zst dir`: letters without a dash, whose values follow in the same order.
     fn old_tar(&mut self, call: ProgramCall<'_>) {
         let Some((letters, values)) = call.arguments().split_first() else { return };
         let letters = letters.lead();
@@ -105,7 +105,7 @@ impl StartedCommands {
         }
     }
 
-    /// Settings among the arguments, `NAME=COMMAND`, whatever option stands before them.
+    /// Settings among the arguments, `NAME=COMMAND`, whatever option precedes them.
     fn settings(&mut self, call: ProgramCall<'_>, names: &[&str]) {
         for word in call.arguments() {
             let lead = word.lead().to_ascii_lowercase();
@@ -132,7 +132,7 @@ impl StartedCommands {
                 self.add(&words, &call.location.inside_program());
             }
         }
-        // Attached to the option, it is rare, and cannot be distinguished from other letters.
+        // Attached to the option it is rare, and cannot be distinguished from other letters.
         let attached =
             |word: &Word| ["--exec=", "--exec-batch="].iter().any(|o| word.lead().starts_with(o));
         if arguments.iter().any(attached) {
@@ -141,8 +141,8 @@ impl StartedCommands {
     }
 }
 
-/// Whether a command only carries data to another machine: `ssh`, without an option that could name a
-/// program here.
+/// Whether a command only transports data to another machine: `ssh`, without an option that could name a
+/// local program.
 fn is_transport(line: &str) -> bool {
     let mut words = line.split_whitespace();
     words.next().is_some_and(|program| program == "ssh" || program.ends_with("/ssh"))

@@ -1,4 +1,4 @@
-//! Programs that start others in ways of their own: which they are, and how shells are called.
+//! Programs that start others in unusual ways: how to recognise them, and how shells are called.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -13,19 +13,19 @@ use crate::rule::Program;
 use crate::word::Word;
 use crate::wrappers::Wrapper;
 
-/// Shells whose lines can be read.
+/// Shells whose lines can be parsed.
 const SHELLS: [&str; 14] = [
     "sh", "bash", "dash", "ash", "rbash", "ksh", "ksh93", "rksh", "mksh", "lksh", "oksh", "pdksh",
     "posh", "yash",
 ];
 
-/// Shells with a language of their own.
+/// Shells with a different language.
 const FOREIGN_SHELLS: [&str; 14] = [
     "zsh", "rzsh", "fish", "csh", "tcsh", "bsd-csh", "elvish", "nu", "xonsh", "osh", "ysh", "rc",
     "es", "pwsh",
 ];
 
-/// They hand a line to a shell, or run what no rule can see, in ways of their own.
+/// Programs that pass a line to a shell, or run something that no rule can see.
 const OPAQUE: [&str; 43] = [
     "at",
     "batch",
@@ -72,7 +72,7 @@ const OPAQUE: [&str; 43] = [
     "setlock",
 ];
 
-/// Their arguments are data, whatever they look like, or code of a language of their own.
+/// Programs whose arguments are data, whatever they look like, or code in a language of their own.
 const DATA: &str = "echo printf cat tac ls dir grep egrep fgrep zgrep rg ag ack sed gsed awk gawk mawk nawk \
     head tail wc sort uniq cut tr diff cmp comm cp mv ln rm mkdir rmdir touch chmod chown chgrp stat \
     file which whereis whatis apropos man info type git gh glab hub svn hg jq yq tee basename dirname \
@@ -87,7 +87,7 @@ const DATA: &str = "echo printf cat tac ls dir grep egrep fgrep zgrep rg ag ack 
     return exit eval alias unalias mapfile getopts shift xargs find fd locate updatedb adduser \
     useradd codespell aspell typos make cmake ninja meson clang gcc cc g++ c++ clang++ ld ar";
 
-/// Whether what follows the program cannot be a command that it runs.
+/// Whether the program certainly does not run its arguments as a command.
 pub(crate) fn treats_arguments_as_data(name: &str) -> bool {
     static NAMES: LazyLock<HashSet<&str>> = LazyLock::new(|| DATA.split_whitespace().collect());
     NAMES.contains(name)
@@ -99,11 +99,11 @@ pub(super) fn is_shell(path: &str) -> bool {
     SHELLS.contains(&name) || FOREIGN_SHELLS.contains(&name)
 }
 
-/// One file that is many programs.
+/// Files that contain many programs.
 const MULTIPLE: [&str; 3] = ["busybox", "toybox", "coreutils"];
 
-/// Which program this is, as far as it matters here: by its name, or by the file that it is.
-/// Empty if it is a program like any other.
+/// The kind of a program, by its name or by its file.
+/// Empty for an ordinary program.
 pub(super) fn kind(given: &OsStr, programs: &[Program], in_shell: bool) -> String {
     let name = base(given);
     let is_bare = *given == *name;
@@ -113,7 +113,7 @@ pub(super) fn kind(given: &OsStr, programs: &[Program], in_shell: bool) -> Strin
     if programs.iter().any(Program::is_retake) {
         return "retake".to_owned();
     }
-    // A script of one's own that happens to have the name cannot be seen through.
+    // A project's own script that happens to have this name is opaque.
     let is_special = |name: &str| {
         is_special(name) && !programs.iter().all(|program| program.is_own_script(name))
     };
@@ -131,7 +131,7 @@ pub(super) fn kind(given: &OsStr, programs: &[Program], in_shell: bool) -> Strin
     if is_one_of_many { String::new() } else { file }
 }
 
-/// Names that mean nothing outside of a shell.
+/// Names that have a meaning only in a shell.
 fn is_of_shells(name: &str) -> bool {
     builtins::is_builtin(name) || ["exec", "builtin", "noglob", "nocorrect"].contains(&name)
 }
@@ -151,7 +151,7 @@ pub(super) fn is_special(name: &str) -> bool {
         || (Wrapper::named(name).is_some() && !is_of_shells(name))
 }
 
-/// Whether a program of this name is one of git's own, or runs what its arguments name.
+/// Whether a program of this name belongs to git, or runs what its arguments name.
 pub(crate) fn may_run_others(name: &str) -> bool {
     name.starts_with("git-") || is_special(name)
 }
@@ -160,7 +160,7 @@ fn is_loader(name: &str) -> bool {
     name == "ld.so" || (name.starts_with("ld-") && name.contains(".so"))
 }
 
-/// Whether a script is what comes in through a stream, whatever links lead there.
+/// Whether a script is read from a stream, after following links.
 pub(super) fn is_stream(script: &Word, location: &RunLocation) -> bool {
     let Some(script) = script.get() else { return true };
     location.possible_directories.iter().any(|directory| {
@@ -185,7 +185,7 @@ pub(super) fn is_stream(script: &Word, location: &RunLocation) -> bool {
 }
 
 impl StartedCommands {
-    /// Adds what a program starts; whether a rule on that is enough to allow the program.
+    /// Adds what a program starts; returns whether rules on that suffice to allow the program.
     pub(super) fn look_through(&mut self, call: ProgramCall<'_>) -> bool {
         let name = call.program;
         if SHELLS.contains(&name) {
@@ -202,7 +202,7 @@ impl StartedCommands {
             match name {
                 "find" => self.find(call),
                 "git" => return self.git(call),
-                // It adds commands to those of git.
+                // hub adds commands to those of git.
                 "hub" => {
                     let mut words = vec![Word::known("git")];
                     words.extend_from_slice(call.arguments());
@@ -225,7 +225,7 @@ impl StartedCommands {
         false
     }
 
-    /// A shell with a script is a program like others; with a line, or with nothing, it is a shell.
+    /// A shell with a script is like any other program; with a line, or without arguments, it is a shell.
     fn shell_call(&mut self, call: ProgramCall<'_>) {
         let shell = call.program.to_owned();
         let arguments = call.arguments();
@@ -249,12 +249,12 @@ impl StartedCommands {
         }
     }
 
-    /// A shell also looks for a script along PATH, so the script may be a program that a rule denies. An
+    /// A shell also searches PATH for a script, so the script may be a program that a rule denies. An
     /// allow list that names the shell needs no rule for its scripts.
     pub(super) fn script(&mut self, words: &[Word], location: &RunLocation) {
         let Some(script) = words[0].text() else { return };
         let first = self.commands.len();
-        // Some of those that run what follows are scripts.
+        // Some programs that run their arguments are scripts.
         match is_special(script.rsplit('/').next().unwrap_or_default()) {
             true => self.add(words, &location.inside_program()),
             false => _ = self.add_as_given(words, &location.inside_program()),
@@ -263,7 +263,7 @@ impl StartedCommands {
     }
 
     fn foreign_shell(&mut self, call: ProgramCall<'_>) {
-        // Only a script as the first word is beyond doubt.
+        // Only a script as the first word is unambiguous.
         let is_script = |word: &Word| {
             word.text().is_some_and(|text| !text.starts_with(['-', '+']))
                 && !is_stream(word, call.location)
@@ -283,7 +283,7 @@ impl StartedCommands {
         }
     }
 
-    /// The first argument names one of the programs that the file is.
+    /// The first argument names one of the programs in the file.
     fn multiple(&mut self, call: ProgramCall<'_>) -> bool {
         let leads = |start: &str| {
             call.arguments().first().is_some_and(|word| word.lead().starts_with(start))
@@ -318,7 +318,7 @@ impl StartedCommands {
 
     fn valgrind(&mut self, call: ProgramCall<'_>) {
         let arguments = call.arguments();
-        // Its options have their values attached.
+        // The values of its options are attached.
         let start = arguments.iter().position(|word| !word.lead().starts_with('-'));
         let start = start.unwrap_or(arguments.len());
         self.add(&arguments[start..], &call.location.inside_program());
@@ -353,7 +353,7 @@ fn shell_options(words: &[Word], location: &RunLocation) -> Result<Source, Strin
                 match letter {
                     'c' => line = true,
                     's' => input = true,
-                    // Where its value is depends on the shell unless it comes last.
+                    // Its value is only unambiguous if the option is last.
                     'o' | 'O' if index + 1 == letters.len() => {
                         values += 1;
                         let value = words.get(at + values..=at + values).unwrap_or_default();
@@ -375,7 +375,7 @@ fn shell_options(words: &[Word], location: &RunLocation) -> Result<Source, Strin
         at += 1;
     }
     Ok(match words.get(at) {
-        // With both, some run the line and then read on.
+        // With both, some shells run the line and then read their input.
         _ if line && input => Source::Input,
         _ if line => Source::Line(at),
         Some(_) if !input => Source::Script(at),
@@ -383,7 +383,7 @@ fn shell_options(words: &[Word], location: &RunLocation) -> Result<Source, Strin
     })
 }
 
-/// Where a shell gets its commands from.
+/// Where a shell reads its commands from.
 enum Source {
     Line(usize),
     Script(usize),

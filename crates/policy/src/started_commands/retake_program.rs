@@ -1,4 +1,4 @@
-//! retake itself, which runs commands, too.
+//! retake itself, which also runs commands.
 
 use std::ffi::{OsStr, OsString};
 
@@ -35,11 +35,11 @@ const READING: [(&str, &[&str]); 4] = [
     ("mcp", &["install", "uninstall"]),
 ];
 
-/// An option of `retake exec`, as far as it matters here.
+/// An option of `retake exec`, as far as relevant here.
 enum ExecOption {
-    /// It takes no further word.
+    /// Without a value.
     Alone,
-    /// It takes a value, after `=` or as the next word.
+    /// With a value, after `=` or as the next word.
     WithValue(Option<ExecFlag>),
 }
 
@@ -115,7 +115,7 @@ impl StartedCommands {
                     }
                 }
                 Some(ExecFlag::Shell) if value == "true" => shell = ShellMode::Always,
-                // PATH may be left out then, and programs are looked for in other directories.
+                // PATH may be missing then, and programs are searched for in other directories.
                 Some(ExecFlag::Unset) if value == "PATH" => return Err("--unset PATH".to_owned()),
                 Some(ExecFlag::EnvMode) if value == "replace" => {
                     return Err("--env-mode replace".to_owned());
@@ -145,7 +145,7 @@ impl StartedCommands {
     }
 }
 
-/// What a long option of `exec` takes; `None` if it hides what would run.
+/// The argument of a long option of `exec`; `None` if the option hides what would run.
 fn exec_option(name: &str) -> Option<ExecOption> {
     if name == "store" {
         return Some(ExecOption::WithValue(None));

@@ -1,16 +1,16 @@
-//! Programs that run what follows a subcommand of theirs, and programs that are given lines.
+//! Programs that run the command after a subcommand, and programs that take lines.
 
 use super::{ProgramCall, StartedCommands};
 use crate::refusal::HiddenBecause;
 use crate::word::Word;
 use crate::wrappers::Wrapper;
 
-/// The wrapper that a program with its subcommand is, and how many words name the subcommand.
+/// The wrapper that a program with its subcommand is, and how many words form the subcommand.
 pub(super) fn runner(name: &str, arguments: &[Word]) -> Option<(Wrapper, usize)> {
     let first = arguments.first()?.text()?;
     if name == "cmake" {
         let second = arguments.get(1)?.text()?;
-        // Its own `rm` means the same as the program of that name.
+        // Its builtin `rm` does the same as the program of that name.
         if first == "-E" && second == "rm" {
             return Wrapper::named("cmake:time").map(|runner| (runner, 1));
         }
@@ -32,7 +32,7 @@ impl StartedCommands {
         loop {
             match wrapper.read(rest) {
                 Ok(read) => {
-                    // A shell by its name is given the lines that are judged anyway.
+                    // A shell given by name gets the lines that are judged anyway.
                     let is_said = |line: &&String| {
                         !(super::programs::is_shell(line)
                             || ["none", "default"].contains(&line.as_str()))

@@ -1,4 +1,4 @@
-//! The commands in a line for a shell, with the directory, the PATH and the variables they have.
+//! The commands in a line for a shell, with their directory, PATH and variables.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -58,7 +58,7 @@ impl StartedCommands {
                 }
                 Item::Function { name, conditional } => {
                     let is_sure = !conditional && !undefined.could_be(&name);
-                    // It can call itself, and what comes after it can.
+                    // It can call itself, and later commands can call it.
                     if is_sure {
                         location.functions.insert(name);
                     }
@@ -127,7 +127,7 @@ impl StartedCommands {
         });
     }
 
-    /// What a command of a line sets. Where a PATH holds is not followed: it counts everywhere.
+    /// The assignments of a command in a line. The scope of a PATH is not tracked: it counts everywhere.
     fn apply_line_assignments(
         &mut self,
         command: &Simple,
@@ -157,7 +157,7 @@ impl StartedCommands {
         }
     }
 
-    /// `cd` in a line. It may fail, or not be reached, so the directory before it counts, too.
+    /// `cd` in a line. It may fail, or not be reached, so the previous directory counts, too.
     fn change_line_directory(
         &mut self,
         words: &[Word],
@@ -191,7 +191,7 @@ impl StartedCommands {
 struct UndefinedFunctions {
     /// Arguments of `unset`.
     names: Vec<Word>,
-    /// `unset` stands somewhere else, such as in a line for `eval`.
+    /// `unset` occurs elsewhere, such as in a line for `eval`.
     any: bool,
 }
 
@@ -226,7 +226,7 @@ fn evaluates_variables(script: &Script) -> bool {
     script.evaluates_variables || script.items.iter().any(compares)
 }
 
-/// Whether text in a line, which a variable could get to hold, runs something where bash evaluates
+/// Whether text in a line, which a variable could contain, runs something if bash evaluates
 /// the variable as a number: `a[$(command)]`.
 fn has_text_to_evaluate(script: &Script) -> bool {
     let is_it = |text: &str| text.split_once('[').is_some_and(|(_, rest)| runs_commands(rest));
@@ -240,13 +240,13 @@ fn has_text_to_evaluate(script: &Script) -> bool {
     script.documents.iter().any(|text| is_it(text)) || script.items.iter().any(in_words)
 }
 
-/// What a command does to variables of its shell.
+/// The effect of a command on variables of its shell.
 fn assign(command: &Simple, variables: &mut Variables) {
     let surely = command.words.is_empty() && !command.conditional;
     for assignment in &command.assigns {
         variables.assign(&assignment.name, &assignment.value, surely);
     }
-    // Other shells than bash do not know these, and leave the variable as it is.
+    // Shells other than bash do not know these, and do not change the variable.
     let is_of_bash = |word: &Word| word.is("declare") || word.is("typeset");
     let surely = !command.conditional && !command.words.first().is_some_and(is_of_bash);
     for (name, value) in builtins::assigned(&command.words) {
@@ -254,7 +254,7 @@ fn assign(command: &Simple, variables: &mut Variables) {
     }
 }
 
-/// `dir:$PATH` and `$HOME/dir:$PATH`, with the PATH that there is.
+/// `dir:$PATH` and `$HOME/dir:$PATH`, with the current PATH.
 fn extended_path(value: &Word, now: Option<&OsStr>, home: Option<&str>) -> Option<OsString> {
     let own = std::env::var_os("PATH");
     let now = now.or(own.as_deref())?.to_str()?;

@@ -1,7 +1,7 @@
-//! What the variables of a line stand for, as far as the line itself tells.
+//! The values of variables in a line, as far as the line itself determines them.
 //!
-//! Only what is assigned surely, in the same shell and before it is used, counts. A variable that is
-//! also set in a loop or a function has every value that the line gives it.
+//! Only an assignment that certainly happens, in the same shell and before the use, counts. A variable that is
+//! also set in a loop or a function may have every value that the line assigns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,30 +9,30 @@ use super::builtins;
 use crate::shell::{Item, Script, Simple, is_name};
 use crate::word::{Value, Word, known_value, value_runs_commands};
 
-/// More values than these are too many to look at one by one.
+/// Up to this many values are examined one by one.
 const COMBINATIONS: usize = 16;
 
 #[derive(Clone, Default)]
 pub(super) struct Variables {
-    /// What each variable may stand for here; one that is missing may be anything.
+    /// Possible values of each variable at this point; a missing variable may be anything.
     current: BTreeMap<String, Vec<Value>>,
-    /// Every value that the line assigns; `None` if one of them is not known.
+    /// Every value that the line assigns; `None` if one of them is unknown.
     assigned: BTreeMap<String, Option<Vec<Value>>>,
     /// How many times each is set.
     times: BTreeMap<String, usize>,
     /// Set in a loop or in a function.
     repeated: BTreeSet<String>,
-    /// Something in the line may set any variable, or changes how words are split.
+    /// Some command of the line may set any variable, or changes how words are split.
     is_anything_set: bool,
-    /// The same, for what is sure to be such a command.
+    /// The same, but only for commands that certainly do so.
     is_anything_assigned: bool,
 }
 
-/// They run commands in the same shell that are not known here.
+/// Builtins that run unknown commands in the same shell.
 const SETS_ANYTHING: [&str; 8] =
     ["eval", ".", "source", "trap", "command", "builtin", "time", "noglob"];
 
-/// They set the variables that their arguments name.
+/// Builtins that set the variables named by their arguments.
 const SETS_NAMED: [&str; 13] = [
     "read",
     "mapfile",
@@ -49,7 +49,7 @@ const SETS_NAMED: [&str; 13] = [
     "readonly",
 ];
 
-/// Shells set them without being told to.
+/// Variables that shells set by themselves.
 const KEPT_BY_SHELLS: [&str; 22] = [
     "_",
     "COPROC",
@@ -80,7 +80,7 @@ fn is_kept_by_shells(name: &str) -> bool {
 }
 
 impl Variables {
-    /// What a line does to variables.
+    /// The effect of a line on variables.
     pub(super) fn of(script: &Script) -> Self {
         let mut found = Self::default();
         for name in &script.sets {
@@ -106,7 +106,7 @@ impl Variables {
         found
     }
 
-    /// Whether a program whose name has variables in it could turn out to set others.
+    /// Whether a command whose name contains variables could turn out to set others.
     fn may_set(&self, first: &Word) -> bool {
         if first.get().is_some() {
             return false;
@@ -145,7 +145,7 @@ impl Variables {
             self.note(&assignment.name, value, command.repeats);
         }
         let exported = builtins::assigned(&command.words);
-        // A later assignment to a variable that is read-only may fail, and the line still runs.
+        // A later assignment to a read-only variable may fail, and the line continues.
         let is_final = builtins::makes_read_only(&command.words);
         for (name, value) in &exported {
             self.note(name, value.assigned(&|_| None), command.repeats || is_final);
@@ -165,7 +165,7 @@ impl Variables {
                 let name = lead.split(['=', '+', '[']).next().unwrap_or_default();
                 let is_exported = exported.iter().any(|(exported, _)| exported == name);
                 let is_only_exported = ["export", "readonly"].contains(&first.as_str());
-                // A declaration leaves the value as it is; anything else leaves one that is not known.
+                // A declaration keeps the value; anything else makes it unknown.
                 let is_declared = ["declare", "typeset", "local"].contains(&first.as_str());
                 if is_name(name) && !is_exported && !is_only_exported {
                     self.note(name, None, command.repeats || !is_declared);
@@ -176,7 +176,7 @@ impl Variables {
         }
     }
 
-    /// A command assigns a variable. `surely` if that happens, and in this shell.
+    /// A command assigns a variable. `surely` if that certainly happens, and in this shell.
     pub(super) fn assign(&mut self, name: &str, value: &Word, surely: bool) {
         let value = value.assigned(&|name| self.only(name));
         if self.repeated.contains(name) {
@@ -230,7 +230,7 @@ impl Variables {
         }
     }
 
-    /// Whether what is assigned to a variable would run something where bash evaluates the variable.
+    /// Whether an assigned value would run something if bash evaluates the variable.
     pub(super) fn runs_when_evaluated(&self, word: &Word) -> bool {
         // Whatever else may set the variables in it, this is one of the values.
         let value = word.assigned(&|name| match self.current.get(name).map(Vec::as_slice) {
@@ -240,12 +240,12 @@ impl Variables {
         value.is_some_and(|value| value_runs_commands(&value))
     }
 
-    /// What a word is that is assigned to a variable, if that is known.
+    /// The text of a word that is assigned to a variable, if known.
     pub(super) fn assigned_text(&self, word: &Word) -> Option<String> {
         word.assigned(&|name| self.only(name)).as_deref().and_then(known_value)
     }
 
-    /// The words that a command may have.
+    /// The possible words of a command.
     pub(super) fn fill_in(&self, words: &[Word]) -> Vec<Vec<Word>> {
         let used: BTreeSet<&str> = words.iter().flat_map(Word::variables).collect();
         let known = used.iter().filter_map(|name| {

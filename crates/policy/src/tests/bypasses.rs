@@ -1,5 +1,5 @@
-//! Ways around a rule: other names of a program, variables that name programs, programs that run what
-//! follows, files that the line itself makes.
+//! Attempts to evade a rule: other names of a program, variables that name programs, programs that run
+//! their arguments, files that the line itself creates.
 
 use std::os::unix::fs::symlink;
 
@@ -70,7 +70,7 @@ fn a_file_that_the_line_makes_could_be_any_program() {
 #[test]
 fn a_program_is_the_same_under_every_name() {
     let (dir, policy) = policy(&[], &["git push", "rm"], true);
-    // Not where `git` may be a script that starts another one.
+    // Not if `git` may be a script that starts another one.
     let git = resolved(&found("git"));
     let rm = resolved(&found("rm"));
     symlink(&git, dir.path().join("gg")).unwrap();

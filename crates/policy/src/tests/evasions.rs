@@ -1,5 +1,5 @@
-//! What shells and programs do to words that a rule must not lose sight of, and ordinary lines that
-//! look alike.
+//! Transformations of words by shells and programs that must not evade a rule, and ordinary lines that
+//! look similar.
 
 use super::*;
 
@@ -325,11 +325,11 @@ fn what_is_empty_or_assigned_on_the_way_hides_nothing() {
             "git fe\"$x\"tch --upload='rm a' ./remote",
             "gcc -\"$x\"wrapper rm -c x.c",
             "x='a[$'; y='(rm a)]' z=$x$y; ((z))",
-            // Only bash knows `declare`.
+            // Only bash has `declare`.
             "x=rm; declare x=ls; $x a",
             "bash xvfb-run rm a",
             "sed $x $'1e rm a' words",
-            // A part of the word is quoted so.
+            // Only a part of the word is quoted this way.
             "sed $'/\\\na\\/b=/!e rm a 'x words",
         ],
     );

@@ -1,4 +1,4 @@
-//! Lines for a shell: every command in them counts, and what cannot be read is no way around.
+//! Lines for a shell: every command in them counts, and a line that cannot be parsed evades no rule.
 
 use super::*;
 
@@ -229,7 +229,7 @@ fn what_is_not_known_is_refused_where_rules_exist() {
     for text in unpredictable {
         assert!(line(&policy, dir.path(), text).is_err(), "{text}");
     }
-    // Without rules a shell that may run may run anything.
+    // Without rules an allowed shell may run anything.
     policy.allow.clear();
     for text in unpredictable {
         assert_eq!(line(&policy, dir.path(), text), Ok(()), "{text}");

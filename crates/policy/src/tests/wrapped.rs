@@ -1,10 +1,10 @@
-//! Programs in front of other programs, under any name, and what they may not hide.
+//! Programs that wrap other programs, under any name, and cannot hide them.
 
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A project with links to programs of the system.
+/// A project with links to system programs.
 fn linked() -> (tempfile::TempDir, Policy) {
     let (dir, policy) = policy(&[], &[], false);
     let path = std::env::var_os("PATH");
@@ -317,7 +317,7 @@ fn an_allow_list_is_not_escaped_through_what_is_set_on_the_way() {
     for file in ["evil/git", "evil/env", "build.sh", "sub/build.sh"] {
         script(&dir.path().join(file));
     }
-    // A program that is no script, under the name of a wrapper.
+    // A program instead of a script under the name of a wrapper.
     let other = which(OsStr::new("true"), None, dir.path()).unwrap();
     std::fs::copy(other, dir.path().join("evil/timeout")).unwrap();
     let evil = format!("PATH={}", dir.path().join("evil").display());

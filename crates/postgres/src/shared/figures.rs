@@ -1,7 +1,7 @@
-//! How runs went over time, over many machines.
+//! Figures about runs over time, over many machines.
 //!
-//! Millions of rows take longer to read than a page may take: what goes further back than a month comes
-//! from the sums that are kept for each day.
+//! Reading millions of rows takes longer than a page may take: figures that go back more than a month come
+//! from daily sums.
 
 use jiff::{SignedDuration, Timestamp};
 use retake_store::{TimeSlice, Totals};
@@ -12,13 +12,13 @@ use super::{SharedRecord, StoreResult, microseconds, time};
 
 /// How far back runs are read one by one.
 const SINGLE: SignedDuration = SignedDuration::from_hours(32 * 24);
-/// The slowest runs among which commands are looked for.
+/// The number of slowest runs in which commands are searched.
 const SLOW_RUNS: usize = 500;
 
 const COUNTING: &str = "count runs";
 
 impl SharedRecord {
-    /// Runs that ended by themselves. Those that were cancelled or lost, and those that run, are in no sum.
+    /// Runs that ended by themselves. Cancelled, lost and running ones are in no sum.
     pub(super) fn sums(&self) -> StoreResult<Totals> {
         let sql = format!(
             "SELECT coalesce(sum(days.runs), 0)::bigint, coalesce(sum(days.failed), 0)::bigint,
@@ -67,7 +67,7 @@ impl SharedRecord {
                 place("run.start_time"),
                 self.of_project("run")
             ),
-            // The middle of a day stands for it.
+            // A day is represented by its middle.
             false => format!(
                 "SELECT {}, (sum(days.runs) - sum(days.failed))::bigint, sum(days.failed)::bigint,
                         0::bigint, NULL::bigint, NULL::bigint
@@ -97,7 +97,7 @@ impl SharedRecord {
         Ok(slices)
     }
 
-    /// Within the last month, however far back it is asked for.
+    /// Only within the last month.
     pub(super) fn slowest(&self, since: Timestamp, limit: usize) -> StoreResult<Vec<Run>> {
         let since = since.max(Timestamp::now() - SINGLE);
         let mut conditions = Conditions::new(self);

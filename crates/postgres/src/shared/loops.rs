@@ -14,7 +14,7 @@ fn columns() -> String {
     )
 }
 
-/// `None` for a kind that this retake does not know.
+/// `None` for an unknown kind.
 fn read(row: &Row) -> Option<StoredLoop> {
     let kind: &str = row.get(1);
     Some(StoredLoop {
@@ -45,7 +45,7 @@ impl SharedRecord {
         after: Option<LoopCursor>,
         limit: usize,
     ) -> StoreResult<LoopPage> {
-        // One more than asked tells whether there is a next page.
+        // One more than requested shows whether there is a next page.
         let sql = format!(
             "SELECT {} FROM retake.loops AS loop
              WHERE {} AND ($1::text IS NULL OR loop.kind = $1)

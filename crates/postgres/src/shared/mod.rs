@@ -1,8 +1,8 @@
-//! The record of many machines, read where they pushed it. Nothing here writes: the session is
-//! read-only for the server too.
+//! The record of many machines, read from the database they push to. Nothing is written: the session is
+//! read-only on the server, too.
 //!
-//! Runs are read from the ledger's own JSON, as from the record of a machine. A run without an outcome
-//! runs, as far as the database knows: its record has not pushed how it ended.
+//! Runs are read from the ledger's JSON, as from a local record. A run without an outcome
+//! counts as running: its record has not pushed its outcome.
 
 mod figures;
 mod loops;
@@ -29,22 +29,22 @@ use super::{Address, Error, database, schema};
 
 type StoreResult<T> = retake_store::Result<T>;
 
-/// A value that a question is asked with.
+/// A parameter of a query.
 type Parameter = dyn ToSql + Sync;
 
-/// How long the server may take for one question; pages of a browser wait for it.
+/// Time limit of a query; a browser's page waits for it.
 const LONGEST: &str = "15s";
 
 /// A connection to the database that machines push to.
 pub struct SharedRecord {
     /// `None` once it is dropped.
     client: RefCell<Option<Client>>,
-    /// The number of the project that is read; `None` for all.
+    /// The number of the project to read; `None` for all.
     project: Option<i32>,
 }
 
 impl SharedRecord {
-    /// Connects. The tables must be there, and of the version that this retake knows.
+    /// Connects. The tables must exist, in the version that this retake knows.
     pub fn open(address: &Address) -> Result<Self, Error> {
         let mut client = database::connect(address)?;
         match schema::known_version(&mut client)? {
@@ -71,7 +71,7 @@ impl SharedRecord {
         client.query(sql, parameters).map_err(|error| failed(action, &error))
     }
 
-    /// The condition that a row of a table belongs to what is read.
+    /// The condition that a row of a table belongs to the selected project.
     fn of_project(&self, table: &str) -> String {
         match self.project {
             Some(number) => format!("{table}.project = {number}"),
@@ -80,11 +80,11 @@ impl SharedRecord {
     }
 }
 
-/// The client ends its own runtime when it is dropped, which must not happen on a thread of another one.
+/// Dropping the client ends its own runtime, which must not happen on a thread of another runtime.
 impl Drop for SharedRecord {
     fn drop(&mut self) {
         if let Some(client) = self.client.get_mut().take() {
-            // Without a thread the connection ends with the process.
+            // If no thread can be started, the connection ends with the process.
             drop(std::thread::Builder::new().spawn(move || drop(client)));
         }
     }
@@ -100,18 +100,18 @@ fn failed(action: &'static str, error: &postgres::Error) -> retake_store::Error 
     retake_store::Error::Shared { action, detail }
 }
 
-/// Microseconds, as a column was selected, as a time.
+/// Converts a column of microseconds to a time.
 fn time(us: i64) -> Timestamp {
-    // A time that the database can hold and we cannot was not written by a run.
+    // A time outside of the representable range was not written by a run.
     Timestamp::from_microsecond(us).unwrap_or(Timestamp::MAX)
 }
 
-/// A column of times as microseconds.
+/// A column of times, as microseconds.
 fn microseconds(column: &str) -> String {
     format!("(extract(epoch FROM {column}) * 1000000)::bigint")
 }
 
-/// How many rows to ask for.
+/// The LIMIT of a query.
 fn limited(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
@@ -126,12 +126,12 @@ impl RecordReader for SharedRecord {
     fn select_project(&mut self, project: Option<&str>) -> StoreResult<()> {
         self.project = match project {
             None => {
-                // Shows whether the connection still stands.
+                // Detects a broken connection.
                 self.query("ask the database", "SELECT 1", &[])?;
                 None
             }
             Some(name) => {
-                // An earlier name of a project is one of its names.
+                // A project is also found by its earlier names.
                 let sql = "SELECT id FROM retake.projects WHERE name = $1
                            UNION ALL SELECT project FROM retake.project_aliases WHERE name = $1";
                 let rows = self.query("look for a project", sql, &[&name])?;
@@ -246,7 +246,7 @@ impl RecordReader for SharedRecord {
         self.one_loop(id)
     }
 
-    /// Nothing says that its runner died, as long as its record has not pushed that.
+    /// A runner counts as alive until its record pushes that it died.
     fn loop_liveness(&self, _id: LoopId) -> Liveness {
         Liveness::Alive
     }

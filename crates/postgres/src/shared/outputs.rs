@@ -1,4 +1,4 @@
-//! Output, as far as it was pushed, and the search in it.
+//! Pushed output, and searching it.
 
 use std::time::Instant;
 
@@ -8,11 +8,11 @@ use retake_types::{RunId, Stream};
 use super::run_filter::Conditions;
 use super::{SharedRecord, StoreResult};
 
-/// Runs whose output is searched with one question.
+/// Number of runs whose output is read by one query.
 const SEARCHED: i64 = 50;
 
 impl SharedRecord {
-    /// What the database has of a stream: all of it, its beginning, or nothing.
+    /// The part of a stream in the database: all of it, its beginning, or nothing.
     pub(super) fn output(&self, id: RunId, stream: Stream) -> StoreResult<OutputReader> {
         let rows = self.query(
             "read the output",
@@ -23,8 +23,8 @@ impl SharedRecord {
         Ok(OutputReader::of_copy(id, stream, bytes))
     }
 
-    /// Output has no index there: the newest runs that pass the filter are read, for as long as `effort` allows.
-    /// `from` is how many of them were read for earlier pages.
+    /// Output is not indexed in the database: the newest runs that match the filter are read, as long as `effort`
+    /// allows. `from` is how many of them were read for earlier pages.
     pub(super) fn search_outputs(
         &self,
         text: &str,

@@ -1,4 +1,4 @@
-//! A filter of runs as conditions of SQL.
+//! A filter of runs as SQL conditions.
 
 use postgres::types::ToSql;
 use retake_store::{RunFilter, RunStatus};
@@ -7,7 +7,7 @@ use retake_types::loop_record::matrix::CellLabels;
 
 use super::{Parameter, SharedRecord};
 
-/// That a run succeeded, and that it ended in another way.
+/// A run succeeded; a run ended in another way.
 pub(super) const PASSED: &str = "run.outcome = 'exited' AND run.exit_code = 0";
 pub(super) const FAILED: &str =
     "run.outcome IS NOT NULL AND (run.outcome <> 'exited' OR run.exit_code IS DISTINCT FROM 0)";
@@ -23,7 +23,7 @@ impl Conditions {
         Self { texts: vec![record.of_project("run")], parameters: Vec::new() }
     }
 
-    /// Adds a condition, in which `{}` is the value.
+    /// Adds a condition; `{}` stands for the value.
     pub(super) fn with(&mut self, text: &str, value: impl ToSql + Sync + 'static) -> &mut Self {
         self.parameters.push(Box::new(value));
         self.texts.push(text.replace("{}", &format!("${}", self.parameters.len())));
@@ -43,7 +43,7 @@ impl Conditions {
         self.parameters.iter().map(AsRef::as_ref).collect()
     }
 
-    /// What a filter asks for, except for changed files: those are compared with what was read.
+    /// The conditions of a filter, except for changed files, which are compared after reading.
     pub(super) fn of(record: &SharedRecord, filter: &RunFilter) -> Self {
         let mut all = Self::new(record);
         match filter.status {
@@ -98,7 +98,7 @@ impl Conditions {
         if filter.tests_failed {
             all.plain("retake.number(run.effects -> 'testResults' ->> 'failed') > 0");
         }
-        // By the id, so that only the months of it are read; by the time, since ids may be others'.
+        // By id, to read only the months concerned; by time, because imported runs may have other ids.
         if let Some(since) = filter.since {
             all.with("run.id >= retake.id_at({}::text::timestamptz)", since.to_string());
             all.with("run.start_time >= {}::text::timestamptz", since.to_string());
@@ -113,7 +113,7 @@ impl Conditions {
         all
     }
 
-    /// That a run has a label. The one of the cells of a matrix has an index.
+    /// A run has a label. The label of a matrix cell has an index.
     pub(super) fn label(&mut self, key: &str, value: &str) {
         if key == CellLabels::CELL {
             self.plain("run.kind = 'matrix'");
@@ -131,11 +131,11 @@ impl Conditions {
 
 /// A shell-style pattern over a command line.
 enum CommandPattern {
-    /// It has nothing special.
+    /// Without special characters.
     Whole,
-    /// What is to be somewhere in it.
+    /// A text that occurs anywhere.
     Part(String),
-    /// As a regular expression of PostgreSQL.
+    /// As a PostgreSQL regular expression.
     Expression(String),
 }
 
@@ -162,7 +162,7 @@ fn expression(pattern: &str) -> String {
             '?' => text.push('.'),
             '[' => {
                 let class = rest.as_str();
-                // A `]` that comes first is one of the characters.
+                // A leading `]` is one of the characters.
                 let begin = 1 + usize::from(class.starts_with('^'));
                 match class.get(begin..).and_then(|tail| tail.find(']')).map(|at| at + begin) {
                     Some(end) => {

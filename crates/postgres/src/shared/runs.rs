@@ -1,4 +1,4 @@
-//! Runs of many machines: by id, page by page, and those before and after one.
+//! Runs of many machines: by id, page by page, and neighbours of a run.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -14,31 +14,31 @@ use retake_types::{Effects, Kind, LoopId, Observations, OutcomeKind, Run, RunId,
 use super::run_filter::{Conditions, FAILED, PASSED};
 use super::{SharedRecord, StoreResult, limited};
 
-/// Runs that are looked at for one page, where a condition cannot be asked of the database.
+/// Maximum number of runs read for one page if a condition cannot be part of the query.
 const LOOKED_AT: usize = 10_000;
-/// Rows that are asked for at once while loops are put together.
+/// Number of rows per query while loops are grouped.
 const ASKED: usize = 2000;
-/// The newest runs, among which one is found by the end of its id or by its caller's id.
+/// The number of newest runs in which an id's end or a caller's id is searched.
 const NEWEST: i64 = 200_000;
 const CANDIDATES: i64 = 50;
-/// How long after its parent has ended a run may have begun: clocks of nodes differ.
+/// How long after its parent's end a run may have begun: clocks of nodes differ.
 const AFTER_PARENT: &str = "1 minute";
 
 const LISTING: &str = "list runs";
 
-/// What a run is made of, for a table of runs with the name `run`.
+/// The columns of a run, from a table named `run`.
 const COLUMNS: &str = "run.id::text, run.seq, begun.body, run.outcome_seq, ended.body";
 const ENTRIES: &str =
     "LEFT JOIN retake.ledger AS begun ON begun.record = run.record AND begun.seq = run.seq
      LEFT JOIN retake.ledger AS ended ON ended.record = run.record AND ended.seq = run.outcome_seq";
 
 fn id_of(text: &str) -> RunId {
-    // The column is of a type that has no other texts.
+    // The column's type guarantees a valid id.
     text.parse().unwrap_or_else(|_| RunId::from_bytes([0; 16]))
 }
 
 impl SharedRecord {
-    /// The runs that a selection of rows of `retake.runs` has, in its order.
+    /// The runs in a selection of rows of `retake.runs`, in the same order.
     fn selected(
         &self,
         detail: RunDetail,
@@ -67,7 +67,7 @@ impl SharedRecord {
                 let own = body.map(|body| LedgerContent::parse_with(detail, seq, body));
                 Some(match own.transpose()? {
                     Some(LedgerContent::Outcome { run, outcome }) if run == id => *outcome,
-                    // A copy of the record has pushed how it ended.
+                    // A copy of the record has pushed its outcome.
                     _ => self
                         .outcome_elsewhere(id, seq)?
                         .ok_or_else(|| bad(seq, "it is not the outcome of this run"))?,
@@ -115,7 +115,7 @@ impl SharedRecord {
         found.into_iter().next().map(|(_, run)| run).ok_or_else(missing)?
     }
 
-    /// Runs by their ids, those that can be read.
+    /// Runs by their ids, if they can be read.
     fn runs_by_id(&self, ids: &[RunId]) -> StoreResult<(HashMap<RunId, Run>, Vec<Error>)> {
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         let rows = "SELECT * FROM retake.runs AS run WHERE run.id = ANY ($1::text[]::uuid[])";
@@ -130,7 +130,7 @@ impl SharedRecord {
         Ok((runs, unreadable))
     }
 
-    /// As [`Store::find`](retake_store::Store::find), the ends of ids and callers' ids among the newest runs.
+    /// Like [`Store::find`](retake_store::Store::find); ends of ids and callers' ids match only the newest runs.
     pub(super) fn run_named(&self, text: &str) -> StoreResult<Run> {
         let wanted = text.trim().to_ascii_lowercase();
         let missing = || Error::NotFound { text: text.to_owned() };
@@ -184,7 +184,7 @@ impl SharedRecord {
 
     pub(super) fn runs_inside(&self, parent: &Run) -> StoreResult<Vec<Run>> {
         let end = parent.outcome.as_ref().map(|outcome| outcome.end_time.to_string());
-        // They began while it ran: nothing else is looked at.
+        // Only runs that began while it ran.
         let rows = format!(
             "SELECT * FROM retake.runs AS run
              WHERE run.parent_id = $1::text::uuid AND run.id > $1::text::uuid
@@ -196,7 +196,7 @@ impl SharedRecord {
         found.into_iter().map(|(_, run)| run).collect()
     }
 
-    /// One page of runs. Their ids begin with their time, so they are sorted by those.
+    /// One page of runs, sorted by id: ids begin with the start time.
     pub(super) fn page(
         &self,
         detail: RunDetail,
@@ -217,7 +217,7 @@ impl SharedRecord {
                 let last = cursor.run_id().to_string();
                 conditions.with(&format!("run.id {beyond} {{}}::text::uuid"), last);
             }
-            // One more than asked tells whether there is a next page.
+            // One more than requested shows whether there is a next page.
             let wanted = (limit - page.runs.len()).saturating_add(1);
             let rows = format!(
                 "SELECT * FROM retake.runs AS run WHERE {} ORDER BY run.id {direction} LIMIT {}",
@@ -282,7 +282,7 @@ impl SharedRecord {
         Ok(page)
     }
 
-    /// Runs in a list in which the runs of a loop are one entry, where its newest run stands.
+    /// Runs in a list in which a loop is one entry, at the position of its newest run.
     pub(super) fn grouped_page(
         &self,
         kind: Option<Kind>,
@@ -320,7 +320,7 @@ impl SharedRecord {
                 match of_loop(row) {
                     None => entries.push((id, None)),
                     Some(of) => {
-                        // One whose newest run is on an earlier page stood there.
+                        // A loop whose newest run is on an earlier page is listed there.
                         if loops[&of].as_ref().is_some_and(|row| row.newest == id) {
                             entries.push((id, Some(of)));
                         }
@@ -362,7 +362,7 @@ impl SharedRecord {
             return Ok(HashMap::new());
         }
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-        // As text, ids sort as they do by themselves.
+        // Ids sort as text in the same order.
         let sql = format!(
             "SELECT run.loop_id::text, max(run.id::text), count(*),
                     count(*) FILTER (WHERE {FAILED}), count(*) FILTER (WHERE run.outcome IS NULL)
@@ -396,8 +396,8 @@ impl SharedRecord {
         })
     }
 
-    /// The nearest run of a series, of the same project. Machines have other directories, so a command is the
-    /// same in any of them.
+    /// The nearest run of a series, of the same project. Directories differ between machines, so only the
+    /// command must be the same.
     fn nearest(
         &self,
         run: &Run,
@@ -436,7 +436,7 @@ impl SharedRecord {
         Ok(found.first().map_or(NearestRun::None, |row| NearestRun::Found(id_of(row.get(0)))))
     }
 
-    /// Runs on the machine of the later one that were watched for what they did.
+    /// Runs on the machine of the later one whose effects were observed.
     pub(super) fn effects_between(
         &self,
         a: &Run,
@@ -455,7 +455,7 @@ impl SharedRecord {
         );
         let found =
             self.selected(RunDetail::Summary, &rows, "run.id DESC", &conditions.parameters())?;
-        // Runs of another machine were not seen by this one.
+        // Runs of another machine cannot have changed files on this one.
         let mut between = RunsBetween {
             runs: Vec::new(),
             complete: found.len() <= most && a.intent.host == b.intent.host,
@@ -489,7 +489,7 @@ impl SharedRecord {
     }
 }
 
-/// What is known of the runs of a loop.
+/// Counts of a loop's runs.
 struct LoopRow {
     newest: RunId,
     runs: u64,

@@ -1,6 +1,6 @@
 //! The history of tests over many machines.
 //!
-//! Results that runs name. Two projects may have tests of the same name, so without a project there is no
+//! Results of named tests. Two projects may have tests of the same name, so without a project there is no
 //! list of tests.
 
 use postgres::Row;
@@ -11,7 +11,7 @@ use super::{SharedRecord, StoreResult, limited, microseconds, time};
 
 /// How far back the list of all tests goes.
 const LISTED: &str = "30 days";
-/// Results that are read for the list of all tests.
+/// Maximum number of results that are read for the list of all tests.
 const MOST: i64 = 500_000;
 
 const READING: &str = "read the history of tests";
@@ -45,7 +45,7 @@ fn columns() -> String {
 }
 
 impl SharedRecord {
-    /// The tests of a project whose results came lately, by name.
+    /// The tests of a project with recent results, by name.
     pub(super) fn test_histories(
         &self,
         pattern: Option<&str>,
@@ -54,7 +54,7 @@ impl SharedRecord {
         if self.project.is_none() {
             return Ok(());
         }
-        // The newest, then in the order in which they are shown.
+        // The newest ones first, then sorted for display.
         let sql = format!(
             "SELECT * FROM (
                SELECT result.test, {} FROM retake.test_results AS result

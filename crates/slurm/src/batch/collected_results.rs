@@ -1,4 +1,4 @@
-//! Results that machines left: imported into the record once, and removed.
+//! Collects results from machines: imports each into the record once, and removes it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,17 +15,17 @@ use super::{Batch, CellState};
 use crate::error::Error;
 use crate::result_file::ResultReader;
 
-/// Files that are imported together.
+/// Number of files that are imported together.
 const FILES_TOGETHER: usize = 200;
 
 impl Batch {
-    /// Looks which cells have started, which the scheduler is asked too seldom for, and removes what
-    /// is left of the starts of those that are recorded.
+    /// Finds cells that have started, more often than the scheduler is queried, and removes the start
+    /// files of recorded cells.
     pub(super) fn look_for_starts(&mut self) -> Result<(), Error> {
         for (cell, path) in self.batch_dir.attempts("started")? {
             let Some(cell) = self.cells.get_mut(cell) else { continue };
             if cell.settled {
-                // One that stays is tried again with the next look, and goes with the batch.
+                // A file that stays is tried again next time, and is removed with the batch.
                 _ = fs::remove_file(&path);
             } else if !cell.started {
                 cell.started = true;
@@ -38,8 +38,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Imports new results into the record, many with one commit, and gives the cells that have
-    /// theirs since then.
+    /// Imports new results into the record, many with one commit, and returns the cells that got
+    /// their result.
     pub(crate) fn import_results(&mut self, store: &mut Store) -> Result<Vec<usize>, Error> {
         let mut names: BTreeSet<usize> = self.batch_dir.finished()?.into_iter().collect();
         names.extend(std::mem::take(&mut self.found_by_name));
@@ -82,14 +82,14 @@ impl Batch {
         }
     }
 
-    /// Everything in these files is in the record: removes them. A file that had nothing new, of a
+    /// Everything in these files is recorded: removes them. A file without new results, of a
     /// cell whose result was removed before, came too late and is kept.
     fn settle(&mut self, names: &[usize], imported: &Imported, taken: &mut Vec<usize>) {
         let new = imported.imported.iter().filter_map(|run| self.cell_of_run.get(run).copied());
         let new: BTreeSet<usize> = new.collect();
         for name in names {
             let path = self.batch_dir.result(*name);
-            // One that stays is found again, with nothing new in it.
+            // A file that stays is found again, without new results.
             _ = match self.cells[*name].settled && !new.contains(name) {
                 true => fs::rename(&path, self.batch_dir.late(*name, "recorded")),
                 false => fs::remove_file(&path),
@@ -97,7 +97,7 @@ impl Batch {
         }
         let cells: BTreeSet<usize> = new.iter().chain(names).copied().collect();
         let cells: Vec<usize> = cells.into_iter().collect();
-        // After the removal: what is marked and has a result came later.
+        // After the removal: a marked cell with a result got it later.
         let marked = self.batch_dir.mark_done(&cells).is_ok();
         for cell in cells {
             self.note_done(cell, taken);
@@ -105,7 +105,7 @@ impl Batch {
         }
     }
 
-    /// Cells whose results are in the record although the file they came in could not be read to its
+    /// Cells whose results are recorded although their file could not be read to its
     /// end.
     fn note_recorded(&mut self, store: &mut Store, taken: &mut Vec<usize>) -> Result<(), Error> {
         let remote = store.remote_runs()?;
@@ -126,15 +126,15 @@ impl Batch {
             all = Box::new(all.chain(ResultReader { file, path, failed: failed.clone() }));
         }
         let imported = store.import(&mut BufReader::with_capacity(256 * 1024, all));
-        // A file that could not be read is not a damaged one.
+        // A file that could not be read is not damaged.
         match failed.take() {
             Some(error) => Err(error),
             None => Ok(imported?),
         }
     }
 
-    /// A result that cannot be understood does not count, unless it can a little later: over a
-    /// network a file may be seen before all of it is.
+    /// A damaged result does not count, unless it can be read a little later: on a
+    /// network file system a file may be visible before all of it is.
     fn set_aside(&mut self, name: usize, why: &str) -> Result<(), Error> {
         let seen = self.cells[name].damaged_at.get_or_insert_with(Instant::now);
         if seen.elapsed() < GRACE {

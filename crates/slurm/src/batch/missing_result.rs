@@ -1,5 +1,5 @@
-//! The result of a cell that no machine will give one: made by the submitter, and published in the
-//! same way, so that the result of a machine that is first after all still counts.
+//! The result of a cell that no machine will give one: written by the submitter, and published in the
+//! same way, so that a machine's result that is published first still counts.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::job_state::Resolution;
 use crate::result_file::{self, bare_ending};
 use crate::slurm_commands::TaskRow;
 
-/// Publishes what was decided. The next look for results finds it.
+/// Publishes the decision as a result. The next search for results finds it.
 pub(super) fn publish(
     batch: &mut Batch,
     cell: usize,
@@ -25,7 +25,7 @@ pub(super) fn publish(
     row: Option<&TaskRow>,
 ) -> Result<(), Error> {
     if matches!(resolution, Resolution::Cancelled | Resolution::CancelledOutside) {
-        // An attempt that was told to stop has left more than is known here.
+        // An attempt that was told to stop has left details that are unknown here.
         let stopped = batch.batch_dir.attempts("stopped")?;
         if let Some((_, path)) = stopped.iter().find(|(its, _)| *its == cell) {
             result_file::link_first(path, &batch.batch_dir.result(cell))?;
@@ -54,7 +54,7 @@ pub(super) fn publish(
             error(
                 ErrorCode::Timeout,
                 ErrorDetail::SchedulerTimeLimit,
-                "Slurm ended it at its time limit".to_owned(),
+                "Slurm terminated it at its time limit".to_owned(),
             ),
         ),
         Resolution::OutOfMemory => (
@@ -62,7 +62,7 @@ pub(super) fn publish(
             error(
                 ErrorCode::LimitExceeded,
                 ErrorDetail::SchedulerMemoryLimit,
-                "Slurm ended it because it used too much memory".to_owned(),
+                "Slurm terminated it because it used too much memory".to_owned(),
             ),
         ),
         Resolution::Lost { why, tries } => {
@@ -75,7 +75,7 @@ pub(super) fn publish(
     leave(batch, cell, &outcome, error, row)
 }
 
-/// Publishes that it was never started, and why.
+/// Publishes that it was never started, and the reason.
 pub(super) fn publish_refused(batch: &mut Batch, cell: usize, why: &str) -> Result<(), Error> {
     let failure = StartFailure::Refused(vec![why.to_owned()]);
     let error = run::start_error(&failure);
@@ -101,15 +101,15 @@ fn leave(
     let intent = batch.batch_dir.read_intent(cell)?;
     let mut outcome = bare_ending(outcome, ran_on);
     outcome.error = Some(error);
-    // The time in the queue does not count.
+    // Time in the queue does not count.
     let elapsed = batch.batch_dir.first_start(cell)?.and_then(|start| start.elapsed().ok());
     let elapsed = elapsed.unwrap_or(Duration::ZERO);
     outcome.duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-    // The words are the scheduler's and our own: no value of the run is in them but its shapes.
+    // The text comes from the scheduler and from retake: it can contain only secrets that are recognisable by shape.
     let mut shapes = Redactor::shapes();
     let outcome = Redacted::new(outcome, &mut shapes);
     let temporary = batch.batch_dir.temporary(cell, &attempt);
-    // Left by an earlier try that failed half way.
+    // Left by an earlier attempt that failed halfway.
     _ = std::fs::remove_file(&temporary);
     let result = ResultFile::new(&temporary);
     let published =
@@ -117,7 +117,7 @@ fn leave(
             .and_then(|()| result_file::publish(&batch.batch_dir, cell, &attempt));
     match published {
         Ok(_) => Ok(()),
-        // What has no room there goes into the record directly.
+        // If the directory is full, the result goes directly into the record.
         Err(error) if error.is_full() => {
             batch.own_results.push((cell, result_file::bytes(&intent, outcome)?));
             Ok(())

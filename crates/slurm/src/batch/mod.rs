@@ -1,8 +1,8 @@
-//! A batch as its submitter sees it: submitted, its results imported into the record once each, and
-//! results made for cells that will have none.
+//! A batch from its submitter's point of view: submits it, imports each result into the record once, and
+//! publishes results for cells that will have none.
 //!
-//! Everything is written to the directory of the batch and to the record before it is acted on, so
-//! that another process can continue from any point where this one was killed.
+//! Every step is written to the batch's directory and to the record before it is taken, so
+//! that another process can continue from any point at which this one was killed.
 
 mod collected_results;
 mod missing_result;
@@ -30,19 +30,19 @@ use crate::slurm_programs::SlurmPrograms;
 pub(crate) use scheduler_poll::ASK_EVERY;
 use submission::Submission;
 
-/// The time between two looks into the shared directory: this while results come, whatever the number
-/// of batches, and longer when none do.
+/// The interval for checking the shared directory: this one while results arrive, divided among all
+/// batches, and a longer one otherwise.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_AT_MOST: Duration = Duration::from_secs(1);
-/// The longest time between two looks at one of many batches.
+/// The longest interval for checking one of many batches.
 const LOOK_AT_MOST_OF_MANY: Duration = Duration::from_secs(2);
-/// How often it is looked which cells have started. Only the live line depends on it.
+/// How often to search for cells that have started. Only the live line depends on it.
 const STARTS_EVERY: Duration = Duration::from_secs(1);
 /// The shortest pause between two steps.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
-/// How often in a row something in a directory that is there may fail.
+/// How often in a row access to an existing directory may fail.
 const DIR_TRIES: u32 = 5;
-/// Where a cell is.
+/// The state of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CellState {
     Queued,
@@ -53,7 +53,7 @@ pub enum CellState {
 pub(super) struct Cell {
     pub(super) run: RunId,
     pub(super) state: CellState,
-    /// The submission and the task it was last part of.
+    /// Its last submission and task.
     pub(super) task: Option<(usize, usize)>,
     losses: u32,
     releases: u32,
@@ -62,7 +62,7 @@ pub(super) struct Cell {
     since: Option<Instant>,
     /// When its result was found.
     done_at: Option<Instant>,
-    /// When its result could first not be understood.
+    /// When its result was first found damaged.
     damaged_at: Option<Instant>,
     /// Its result was recorded and removed: another one comes too late.
     settled: bool,
@@ -91,40 +91,40 @@ pub(crate) struct Batch {
     owned: OwnedBatch,
     pub(super) batch_dir: BatchDir,
     manifest: BatchManifest,
-    /// What the site allows, once it was asked.
+    /// The limits of the site, once known.
     site: Option<SiteLimits>,
     pub(super) cells: Vec<Cell>,
     cell_of_run: HashMap<RunId, usize>,
-    /// Cells that are to be submitted and are not part of a submission yet.
+    /// Cells that are not part of a submission yet.
     unlisted: Vec<usize>,
     submissions: Vec<Submission>,
-    /// Results that the submitter made and the shared directory did not take.
+    /// Results of the submitter for which the shared directory had no space.
     own_results: Vec<(usize, Vec<u8>)>,
     cancelled: bool,
-    /// The scheduler knows that the batch is cancelled.
+    /// The scheduler has been told to cancel the batch.
     cancel_sent: bool,
     ask_at: Instant,
     ask_pause: Duration,
     look_pause: Duration,
-    /// The shortest time between two looks.
+    /// The shortest interval for checking the directory.
     look_every: Duration,
     look_at: Instant,
     look_for_starts_at: Instant,
-    /// Cells whose result was found by its name, which a listing may not have yet.
+    /// Cells whose result was found by name, which a listing may not contain yet.
     found_by_name: BTreeSet<usize>,
-    /// Submitting is not tried before this.
+    /// Earliest time of the next submission.
     submit_at: Instant,
-    /// The queue was full when something was last submitted.
+    /// The queue was full at the last submission.
     queue_full: bool,
     dir_state: DirState,
     told_full: bool,
-    /// How often in a row something in the directory could not be used although it is there.
+    /// How often in a row access failed although the directory exists.
     dir_failures: u32,
     notices: Vec<RemoteNotice>,
     left: usize,
 }
 
-/// What is known of the directory of a batch under way.
+/// The state of the directory of an active batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DirState {
     Usable,
@@ -132,19 +132,19 @@ enum DirState {
     Full,
 }
 
-/// What an earlier process left of a batch.
+/// The remains of a batch of an earlier process.
 pub(crate) enum Attached {
     Batch(Box<Batch>),
     /// All of it is recorded, or the submitter died before anything was submitted.
     Nothing(OwnedBatch),
-    /// Runs of it have no outcome in the record, and its directory cannot be used.
+    /// Some runs have no outcome in the record, and its directory cannot be used.
     Missing(MissingBatch),
 }
 
-/// A batch whose results cannot be looked for.
+/// A batch whose results cannot be reached.
 pub(crate) struct MissingBatch {
     pub owned: OwnedBatch,
-    /// The runs that have no outcome.
+    /// The runs without an outcome.
     pub awaited: Vec<RunId>,
     pub presence: BatchPresence,
 }
@@ -165,28 +165,28 @@ fn missing_error(owned: &OwnedBatch, runs: usize, presence: &BatchPresence) -> E
     }
 }
 
-/// What a batch is made of.
+/// The content of a new batch.
 pub(crate) struct BatchRequest {
     pub key: String,
     pub kind: Kind,
     pub files: Vec<RequestFile>,
     pub repeatable: bool,
     pub target: SlurmTarget,
-    /// What its runs answer, if that may be asked again.
+    /// The question that its runs answer, if it may be asked again.
     pub question: Option<BatchQuestion>,
-    /// What every cell may read, as [`BatchDir::input`].
+    /// Input that every cell may read, as [`BatchDir::input`].
     pub input: Option<Vec<u8>>,
     pub site: SiteLimits,
 }
 
-/// Names a batch that is about to be made.
+/// A key for a new batch.
 pub(crate) fn new_key() -> String {
     format!("retake-{}", RunId::new())
 }
 
 impl Batch {
-    /// Writes everything down, here and there, and the intents into the record. Nothing is
-    /// submitted yet.
+    /// Writes the batch to its directory and entry, and the intents to the record. Submits
+    /// nothing yet.
     pub(crate) fn prepare(
         shared: &SharedDir,
         store: &mut Store,
@@ -232,7 +232,7 @@ impl Batch {
         Ok(prepared)
     }
 
-    /// Continues a batch whose submitter is gone. The scheduler is not asked yet.
+    /// Continues a batch whose submitter is gone. Does not query the scheduler yet.
     pub(crate) fn attach(store: &mut Store, owned: OwnedBatch) -> Result<Attached, Error> {
         let batch_dir = BatchDir::at(&owned.entry.dir);
         let remote = store.remote_runs()?;
@@ -243,7 +243,7 @@ impl Batch {
         };
         let runs = match &manifest {
             Some(manifest) => &manifest.runs,
-            // Which runs an entry of an earlier release is about is not known without its directory.
+            // The runs of an entry of an earlier release are unknown without its directory.
             None if owned.entry.runs.is_empty() => &remote,
             None => &owned.entry.runs,
         };
@@ -296,7 +296,7 @@ impl Batch {
         }
     }
 
-    /// Only these runs are still to come; sorted.
+    /// Limits the batch to these runs, which must be sorted.
     pub(crate) fn expect(&mut self, remote: &[RunId]) {
         let done = self.batch_dir.done_bytes();
         for (at, cell) in self.cells.iter_mut().enumerate() {
@@ -308,13 +308,13 @@ impl Batch {
         }
     }
 
-    /// Asks the scheduler with the next step, whenever it was last asked.
+    /// Makes the next step query the scheduler, whenever it was last queried.
     pub(crate) fn ask_now(&mut self) {
         self.ask_at = Instant::now();
         self.look_at = self.ask_at;
     }
 
-    /// Tells it how many batches are looked at, this one included.
+    /// Sets how many batches are checked in turn, including this one.
     pub(crate) fn share_looks(&mut self, batches: usize) {
         let count = u32::try_from(batches.max(1)).unwrap_or(u32::MAX);
         self.look_every = LOOK_EVERY.saturating_mul(count).min(LOOK_AT_MOST_OF_MANY);
@@ -334,7 +334,7 @@ impl Batch {
         self.cells.iter().map(|cell| &cell.state)
     }
 
-    /// Whether its results may be asked for again.
+    /// Whether its question may be asked again.
     pub(crate) fn has_question(&self) -> bool {
         self.owned.entry.question.is_some()
     }
@@ -343,7 +343,7 @@ impl Batch {
         &self.manifest.runs
     }
 
-    /// What a person should know, each once.
+    /// Notices for the user, each returned once.
     pub(crate) fn take_notices(&mut self) -> Vec<RemoteNotice> {
         std::mem::take(&mut self.notices)
     }
@@ -353,7 +353,7 @@ impl Batch {
         self.look_at.saturating_duration_since(Instant::now()).max(SHORTEST_PAUSE)
     }
 
-    /// Cancels the batch. That is recorded before the scheduler is asked.
+    /// Cancels the batch. That is recorded before the scheduler is told.
     pub(crate) fn cancel(&mut self) -> Result<(), Error> {
         if !self.cancelled {
             self.batch_dir.mark_cancelled(signals::received())?;
@@ -364,9 +364,9 @@ impl Batch {
         Ok(())
     }
 
-    /// Submits what is not submitted yet, imports new results, asks the scheduler when it is time to,
-    /// and gives the cells whose results are now in the record. While the directory of the batch is
-    /// not reachable or full nothing is decided: that is reported once, and waited for.
+    /// Submits unsubmitted cells, imports new results, queries the scheduler if it is time,
+    /// and returns the cells whose results are now recorded. While the batch's directory is
+    /// unreachable or full nothing is decided: that is reported once, and the batch waits.
     pub(crate) fn step(
         &mut self,
         programs: &mut SlurmPrograms<'_>,
@@ -410,7 +410,7 @@ impl Batch {
         Ok(self.finished_since(before))
     }
 
-    /// Reports that the directory cannot be used, once for as long as that lasts.
+    /// Reports once that the directory cannot be used.
     fn note_dir(&mut self, state: DirState, error: &Error) {
         if std::mem::replace(&mut self.dir_state, state) == state {
             return;
@@ -432,8 +432,8 @@ impl Batch {
         }
     }
 
-    /// The cells that a step which failed later has finished, newest results last. The caller has
-    /// not been told of them.
+    /// The cells that a step finished before it failed, newest results last. The caller does not
+    /// know of them yet.
     fn finished_since(&mut self, left_before: usize) -> Vec<usize> {
         let count = left_before - self.left;
         let mut done: Vec<(Instant, usize)> = self
@@ -471,16 +471,16 @@ impl Batch {
         Ok(new)
     }
 
-    /// Ends what may still run of it, and removes its directory and its entry.
+    /// Cancels remaining tasks, and removes the directory and the entry.
     pub(crate) fn finish(self, programs: &mut SlurmPrograms<'_>) -> Result<(), Error> {
         self.close(programs)?.remove()
     }
 
-    /// Ends what may still run of it, and removes its directory, except where an attempt left
-    /// something that came too late. The entry is left to the caller.
+    /// Cancels remaining tasks, and removes the directory, unless an attempt left a result
+    /// that came too late. The entry is left to the caller.
     pub(crate) fn close(self, programs: &mut SlurmPrograms<'_>) -> Result<OwnedBatch, Error> {
         let submissions: Vec<usize> = (0..self.submissions.len()).collect();
-        // A scheduler that cannot be reached now finds no directory later, and starts nothing.
+        // If the scheduler cannot be reached now, its tasks find no directory later, and start nothing.
         if let Ok(rows) = slurm_commands::query_tasks(programs, &self.manifest.key, &submissions)
             && rows.iter().any(|(task, row)| self.lingers(*task, row))
         {
@@ -489,7 +489,7 @@ impl Batch {
         self.clear()
     }
 
-    /// Whether there may be results of cells in the directory.
+    /// Whether the directory may contain results of cells.
     pub(crate) fn has_results(&self) -> bool {
         self.batch_dir.results().exists()
     }
@@ -504,7 +504,7 @@ impl Batch {
     }
 }
 
-/// Removes the directory of a batch, except where an attempt left something that came too late.
+/// Removes the directory of a batch, unless an attempt left a result that came too late.
 fn clear(batch_dir: &BatchDir) -> Result<(), Error> {
     let dir = batch_dir.path();
     let done = batch_dir.done_bytes();

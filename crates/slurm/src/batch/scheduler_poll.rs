@@ -1,4 +1,4 @@
-//! What the scheduler is asked, how often, and what is done about a cell that has no result.
+//! Queries the scheduler, and decides about cells that have no result.
 
 use std::time::{Duration, Instant};
 
@@ -11,21 +11,21 @@ use crate::job_state::{self, CellHistory, JobEnd, JobState, Resolution};
 use crate::slurm_commands::{self, TaskRow, TaskRows};
 use crate::slurm_programs::{ProgramError, SlurmPrograms};
 
-/// A task is over before others see what it wrote: a network file system takes its time.
+/// A task ends before its results are visible to others: a network file system takes its time.
 pub(super) const GRACE: Duration = Duration::from_secs(3);
-/// How long the scheduler may say nothing of a task that it was given.
+/// How long the scheduler may not report a task that was submitted.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long a task may wait for what will not happen.
+/// How long a task may wait for something that will not happen.
 const NEVER_RUNS_AFTER: Duration = Duration::from_secs(20);
-/// How long a task may take to end once its last result is there.
+/// How long a task may take to end after its last result.
 const ENDING_TIME: Duration = Duration::from_secs(2);
-/// The time between questions to the scheduler: at least this, and this many times what one takes.
+/// The interval between queries of the scheduler: at least this, and a multiple of a query's duration.
 pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_AT_MOST: Duration = Duration::from_secs(15);
 const ASK_COST: u32 = 40;
 
-/// How long the scheduler may not know a task until that is an answer. A task that waited when it was
-/// taken from the queue is gone at once; one that had started by then would still be known.
+/// How long the scheduler may not know a task before that counts as an answer. A pending task that was
+/// cancelled disappears at once; one that had started would still be known.
 fn allowed_silence(cell: &Cell, withdrawn: bool, visible_after: Duration) -> Duration {
     match withdrawn && cell.seen_queued && !cell.started {
         true => Duration::ZERO,
@@ -38,11 +38,11 @@ impl Batch {
         self.notices.push(RemoteNotice::SchedulerFails(error.to_string()));
     }
 
-    /// Asks the scheduler, and decides about every cell that has no result.
+    /// Queries the scheduler, and decides about every cell that has no result.
     pub(super) fn ask(&mut self, programs: &mut SlurmPrograms<'_>) -> Result<(), Error> {
         let submissions: Vec<usize> = (0..self.submissions.len()).collect();
         if self.cancelled && !self.cancel_sent {
-            // What waits now is not known to the scheduler afterwards.
+            // Afterwards the scheduler does not know cancelled pending tasks any more.
             if let Ok(rows) =
                 slurm_commands::query_tasks(programs, &self.manifest.key, &submissions)
             {
@@ -60,7 +60,7 @@ impl Batch {
         let rows = match slurm_commands::query_tasks(programs, &self.manifest.key, &submissions) {
             Ok(rows) => rows,
             Err(error @ ProgramError::NotStarted { .. }) => return Err(error.into()),
-            // A question changes nothing, so it is asked again whatever went wrong.
+            // A query changes nothing, so it is repeated after any error.
             Err(error) => {
                 self.note_scheduler_error(&error);
                 self.ask_at = Instant::now() + ASK_AT_MOST.min(self.ask_pause * 2);
@@ -82,7 +82,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Decides about a cell without a result; `true` if it is to be submitted again.
+    /// Decides about a cell without a result; `true` if it must be submitted again.
     fn decide(
         &mut self,
         at: usize,
@@ -102,11 +102,11 @@ impl Batch {
         if matches!(state, JobState::Over(_) | JobState::Unknown)
             && self.batch_dir.result(at).exists()
         {
-            // Over a network a name can be found before a listing has it.
+            // On a network file system a name can be found before a listing contains it.
             self.found_by_name.insert(at);
             return Ok(false);
         }
-        // What ran may have left a result that is not seen here yet.
+        // A command that ran may have left a result that is not visible yet.
         let visible_after = match self.cells[at].started && !self.cancelled {
             true => GRACE.max(Duration::from_millis(self.manifest.visible_after_ms)),
             false => GRACE,
@@ -125,7 +125,7 @@ impl Batch {
             JobState::Held if cell.releases + 1 < job_state::MAX_TRIES => {
                 cell.releases += 1;
                 if let Some(row) = row {
-                    // One that cannot be released is found held again.
+                    // If this fails, the task is found held again.
                     _ = slurm_commands::release(programs, &row.job, task.1);
                 }
                 return Ok(false);
@@ -143,7 +143,7 @@ impl Batch {
                 self.take_from_queue(row, task, programs);
                 Some(JobEnd::Lost { why: "it could not be launched".to_owned() })
             }
-            // What the machine itself says is final: it saw the shared directory.
+            // The node's own report is final: it saw the shared directory.
             JobState::Over(end @ (JobEnd::Cancelled | JobEnd::DirectoryFull))
                 if waited(&mut cell.since) >= GRACE =>
             {
@@ -165,7 +165,7 @@ impl Batch {
         self.resolve(at, task, (row, end), siblings)
     }
 
-    /// Cancels a task that never runs. One that cannot be cancelled is found in the queue again.
+    /// Cancels a task that never runs. If that fails, it is found in the queue again.
     fn take_from_queue(
         &self,
         row: Option<&TaskRow>,
@@ -178,7 +178,7 @@ impl Batch {
         }
     }
 
-    /// Gives a cell whose task is over without a result an outcome, or `true` if it is to be
+    /// Decides about a cell whose task ended without a result: an outcome, or `true` if it must be
     /// submitted again. `siblings`: whether the scheduler still knows others of its submission.
     fn resolve(
         &mut self,
@@ -210,7 +210,7 @@ impl Batch {
         Ok(false)
     }
 
-    /// How a task ended, with what its runner had to say.
+    /// The end of a task, with the messages of its runner.
     fn with_runner_log(&self, end: JobEnd, (submission, task): (usize, usize)) -> JobEnd {
         match (end, self.batch_dir.runner_log(submission, task)) {
             (JobEnd::Lost { why }, Some(said)) => JobEnd::Lost { why: format!("{why}: {said}") },
@@ -218,7 +218,7 @@ impl Batch {
         }
     }
 
-    /// Whether a task is still there although all its cells have had their results for a while. One
+    /// Whether a task still exists although all its cells have had their results for a while. A task
     /// that has just left its last result is about to end.
     pub(super) fn lingers(&self, task: (usize, usize), row: &TaskRow) -> bool {
         let its = |cell: &&Cell| cell.task == Some(task);

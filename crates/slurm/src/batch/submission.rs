@@ -1,4 +1,4 @@
-//! What the scheduler gets: lists of cells, each submitted once, and submitted again only when it is
+//! Submissions to the scheduler: lists of cells, each submitted once, and submitted again only if it is
 //! known that the scheduler never received it.
 
 use std::time::Instant;
@@ -18,7 +18,7 @@ pub(super) struct Submission {
     sent: Sent,
 }
 
-/// What is known of a submission.
+/// The state of a submission.
 #[derive(PartialEq, Eq)]
 enum Sent {
     Not,
@@ -30,19 +30,19 @@ enum Sent {
 }
 
 impl Submission {
-    /// Whether the scheduler has it, as far as is known.
+    /// Whether the scheduler has it, as far as known.
     pub(super) fn is_received(&self) -> bool {
         self.sent == Sent::Yes
     }
 }
 
 impl Batch {
-    /// Whether the scheduler has, as far as is known, everything that it is to have.
+    /// Whether the scheduler has all submissions, as far as known.
     pub(crate) fn submitted(&self) -> bool {
         self.cancelled || self.submissions.iter().all(Submission::is_received)
     }
 
-    /// What an earlier process listed and submitted.
+    /// Reads what an earlier process listed and submitted.
     pub(super) fn read_submissions(&mut self) -> Result<(), Error> {
         for submission in self.batch_dir.begun_submissions()? {
             let listed = self.batch_dir.read_list(submission)?;
@@ -67,7 +67,7 @@ impl Batch {
         Ok(())
     }
 
-    /// These cells are to be submitted once more.
+    /// Lists these cells for submission again.
     pub(super) fn submit_again(&mut self, cells: Vec<usize>) {
         for cell in &cells {
             self.cells[*cell].task = None;
@@ -75,7 +75,7 @@ impl Batch {
         self.unlisted.extend(cells);
     }
 
-    /// What the site allows; `None` while it cannot be asked.
+    /// The limits of the site; `None` while it cannot be queried.
     fn site(&mut self, programs: &mut SlurmPrograms<'_>) -> Result<Option<SiteLimits>, Error> {
         if self.site.is_none() {
             match slurm_commands::site_limits(programs) {
@@ -107,7 +107,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Submits what is not submitted yet.
+    /// Submits everything that is not submitted yet.
     pub(super) fn submit_listed(&mut self, programs: &mut SlurmPrograms<'_>) -> Result<(), Error> {
         let unsent = |submission: &Submission| submission.sent == Sent::Not;
         if Instant::now() < self.submit_at
@@ -141,7 +141,7 @@ impl Batch {
                     batch_dir::write(&self.batch_dir.job(submission), job.as_bytes())?;
                 }
                 Err(ProgramError::QueueFull { said, .. }) => {
-                    // Ended while it waited; what it asked for at last may have been received.
+                    // Terminated while it waited; its last request may have been received.
                     self.submissions[submission].sent = Sent::Perhaps { asked: 0 };
                     self.ask_at = Instant::now() + ASK_EVERY;
                     if !std::mem::replace(&mut self.queue_full, true) {
@@ -149,11 +149,11 @@ impl Batch {
                         let limit = site.jobs.map(|jobs| jobs as u64);
                         self.notices.push(RemoteNotice::QueueFull { waiting, limit, said });
                     }
-                    // The others would not be taken either.
+                    // The others would not be accepted either.
                     return Ok(());
                 }
                 Err(error) if error.is_temporary() => {
-                    // It may have been received although the answer did not arrive.
+                    // It may have been received although the answer was lost.
                     self.submissions[submission].sent = Sent::Perhaps { asked: 0 };
                     self.ask_at = Instant::now() + ASK_EVERY;
                     self.note_scheduler_error(&error);
@@ -184,7 +184,7 @@ impl Batch {
         self.cells.iter().filter(waits).count()
     }
 
-    /// Looks for submissions of which it is not known whether the scheduler received them.
+    /// Checks submissions that the scheduler may or may not have received.
     pub(super) fn look_for_unconfirmed(&mut self, rows: &TaskRows) -> Result<(), Error> {
         for submission in 0..self.submissions.len() {
             let Sent::Perhaps { asked } = self.submissions[submission].sent else { continue };
@@ -194,7 +194,7 @@ impl Batch {
                     batch_dir::write(&self.batch_dir.job(submission), row.job.as_bytes())?;
                     Sent::Yes
                 }
-                // What was under way at the first look has arrived by the second.
+                // A submission in transit at the first check has arrived by the second.
                 None if asked > 0 => Sent::Not,
                 None => Sent::Perhaps { asked: asked + 1 },
             };

@@ -1,4 +1,4 @@
-//! A recorded run once more.
+//! Runs a recorded command again.
 
 use std::sync::Arc;
 
@@ -23,7 +23,9 @@ pub(crate) async fn again(
     Path(id): Path<String>,
 ) -> Result<Json<StartedRun>, ApiError> {
     let rerun = app.rerun.as_ref().ok_or_else(|| {
-        RequestError::forbidden("this server runs nothing; start it with `retake ui --allow-run`")
+        RequestError::forbidden(
+            "this server does not run commands; start it with `retake ui --allow-run`",
+        )
     })?;
     let id = rerun.start(&app.store, move |store| run_id(store, &id)).await?;
     Ok(Json(StartedRun { id }))

@@ -1,4 +1,4 @@
-//! The output of a run: windows, numbers of lines, searches, and events while it is written.
+//! The output of a run: windows, line numbers, searches, and events while it is written.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::params::Params;
 use crate::projects::State;
 use crate::store_pool::Store;
 
-/// Bytes that one request for the number of a line counts through.
+/// Maximum number of bytes that one request for a line number reads.
 const COUNTED_AT_ONCE: u64 = 64 << 20;
 
 pub(crate) async fn logs(
@@ -37,7 +37,7 @@ pub(crate) async fn logs(
     Ok(Json(window?))
 }
 
-/// What a request looks for.
+/// The text or the errors that a request searches for.
 fn wanted(params: &Params) -> Result<Wanted, RequestError> {
     Ok(match params.flag("errors")? {
         true => Wanted::Errors,
@@ -58,7 +58,7 @@ pub(crate) async fn find(
     };
     let (from, since) = (params.number("offset")?.unwrap_or(0), params.number("since")?);
     let search = OutputSearch { wanted: wanted(&params)?, from, direction, since };
-    // Reads up to 64 MiB: one at a time.
+    // Reads up to 64 MiB: only one at a time.
     let found = app
         .store
         .read_large(move |store| output_search::find(store, run_id(store, &id)?, source, &search));
@@ -85,7 +85,7 @@ pub(crate) async fn count(
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LineNumber {
-    /// Of the line at the offset; null where that is not counted yet.
+    /// Of the line at the offset; null if it is not counted yet.
     line: Option<u64>,
     counted_to: u64,
     length: u64,

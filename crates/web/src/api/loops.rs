@@ -1,4 +1,4 @@
-//! Loops: a list, one of them, its events, and control.
+//! Loops: a list, details, events, and control.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::loops::{LoopQuery, LoopSummary, LoopView, RunningLoops};
 use crate::params::Params;
 use crate::projects::State;
 
-/// The longest body: a message to an agent, with room to spare.
+/// Maximum size of a request's body: a message to an agent, with room to spare.
 pub(crate) const MAX_BODY: usize = 128 << 10;
 
 #[derive(Serialize)]
@@ -58,7 +58,7 @@ pub(crate) async fn loops(
     Ok(Json(app.loops(&Params::from_uri(&uri)).await?))
 }
 
-/// What part of a loop an address asks for.
+/// The part of a loop that an address asks for.
 pub(crate) fn loop_query(params: &Params) -> Result<LoopQuery, RequestError> {
     let metric = params.get("metric").map(str::to_owned);
     Ok(LoopQuery { metric, after: params.number("after")?.unwrap_or(0) })
@@ -88,7 +88,7 @@ pub(crate) async fn loop_events(
     Ok(response)
 }
 
-/// Merges the work of one of several agents into the branch that is checked out.
+/// Merges the work of one agent of a fleet into the branch that is checked out.
 pub(crate) async fn apply(
     State(app): State<Arc<App>>,
     Path((id, name)): Path<(String, String)>,

@@ -1,4 +1,4 @@
-//! The JSON API: what `docs/api.md` describes, and nothing else.
+//! The JSON API, as described in `docs/api.md`.
 
 mod again;
 mod logs;
@@ -21,7 +21,7 @@ use retake_types::{LoopId, RunId};
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// The one run that an address names: an id, a unique part of one, or `last`.
+/// The run that an address names: an id, a unique part of one, or `last`.
 pub(crate) fn run_id(store: &Store, text: &str) -> Result<RunId, RequestError> {
     match text.parse() {
         Ok(id) => Ok(id),

@@ -1,4 +1,4 @@
-//! The record as a whole: figures over time, what runs now, and the verification of the chain.
+//! The record as a whole: figures over time, running runs and loops, and the verification of the chain.
 
 use std::sync::Arc;
 
@@ -22,15 +22,15 @@ use crate::test_summary::TestSummaries;
 /// How many of each are listed.
 const RUNNING: usize = 20;
 const FAILURES: usize = 10;
-/// The newest failures among which repeated ones are counted.
+/// The newest failures in which repeated ones are counted.
 const COUNTED_FAILURES: usize = 60;
 const LOOPS: usize = 8;
 
-/// What the overview shows.
+/// The content of the overview.
 pub(crate) struct Overview {
     pub(crate) figures: Arc<Figures>,
     pub(crate) running: Vec<Run>,
-    /// The newest failures; those of the same command in the same directory once, and how often.
+    /// The newest failures; those of the same command in the same directory once, with their number.
     pub(crate) failures: Vec<(Run, usize)>,
     pub(crate) loops: Vec<LoopSummary>,
     pub(crate) audit: AuditState,
@@ -66,7 +66,7 @@ impl App {
     }
 }
 
-/// Runs of the same command in the same directory as one, the newest, with how many there are.
+/// Merges runs of the same command in the same directory: the newest, and how many there are.
 fn repeated(runs: Vec<Run>) -> Vec<(Run, usize)> {
     let mut found: Vec<(Run, usize)> = Vec::new();
     for run in runs {
@@ -84,7 +84,7 @@ fn repeated(runs: Vec<Run>) -> Vec<(Run, usize)> {
 }
 
 impl App {
-    /// A week, or all there is where that is less.
+    /// A week, or everything if the record is younger.
     async fn fitting_figures(&self) -> Result<Arc<Figures>, RequestError> {
         let week = self.figures.get(&self.store, TimeRange::Week, Figures::count).await?;
         match week.totals.first {

@@ -11,9 +11,9 @@ use crate::projects::State;
 
 #[derive(Serialize)]
 pub(crate) struct ProjectList {
-    /// By name; empty for the record of one machine.
+    /// Sorted by name; empty for the record of one machine.
     projects: Vec<String>,
-    /// The one that this request is about; null for all of them.
+    /// The project of this request; null for all of them.
     project: Option<String>,
 }
 

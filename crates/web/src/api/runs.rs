@@ -1,4 +1,4 @@
-//! Runs: a list, one of them, and a search in what they wrote.
+//! Runs: a list, details, and a search in their output.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +20,20 @@ use crate::store_pool::Store;
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;
 
-/// How much output a search looks at for one page of hits.
+/// How much output a search reads for one page of hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SearchDepth {
-    /// What the index has, and a little of what it does not have yet: an answer at once.
+    /// The index, and a little output that is not indexed yet: fast.
     Indexed,
-    /// Also the middle of large outputs, byte for byte, as long as a reader waits.
+    /// Also the middle of large outputs, byte for byte, up to a time limit.
     Everything,
 }
 
 impl SearchDepth {
-    /// Outputs with the words that are compared with the filters.
+    /// Maximum number of outputs with the words that are compared with the filters.
     pub(crate) const SIFTED: usize = 20_000;
     pub(crate) const TIME: Duration = Duration::from_secs(3);
-    /// What is read besides the index for an answer at once.
+    /// Bytes that a fast search reads besides the index.
     const GLANCE: u64 = 2 << 20;
 
     pub(crate) fn from_params(params: &Params) -> Result<Self, RequestError> {
@@ -57,7 +57,7 @@ impl SearchDepth {
 pub(crate) struct RunList {
     runs: Vec<Run>,
     next: Option<String>,
-    /// Why runs of this page are left out: what the ledger has of them cannot be read.
+    /// Why runs of this page are missing: their ledger entries cannot be read.
     unreadable: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct HitList {
     next: Option<String>,
     cut_short: bool,
     skipped_bytes: u64,
-    /// Outputs that are lost or were altered; nothing of them is shown.
+    /// Outputs that are lost or were altered; no part of them is shown.
     damaged: Vec<DamagedOutput>,
 }
 
@@ -121,7 +121,7 @@ struct Hit {
     run: Run,
     stream: Stream,
     snippet: String,
-    /// Where the matches are in the snippet, in bytes.
+    /// Ranges of the matches in the snippet, in bytes.
     matches: Vec<[usize; 2]>,
 }
 

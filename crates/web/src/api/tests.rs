@@ -1,4 +1,4 @@
-//! Every test that runs named.
+//! All named tests of all runs.
 
 use std::sync::Arc;
 

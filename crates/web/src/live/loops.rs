@@ -1,4 +1,4 @@
-//! Events of a loop: its entries, its runs, and what its agent does.
+//! Events of a loop: its entries, its runs, and the activity of its agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::store_pool::Store;
 
 /// How often the record is queried.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Entries sent at once; each may contain the output of an iteration.
+/// Maximum number of entries in an event; each may contain the output of an iteration.
 const MAX_ENTRIES: usize = 20;
 
 /// What a listener has received: entries up to a number, and an agent's output up to an offset.
@@ -71,7 +71,7 @@ struct ActivityEvent {
     lines: Vec<ActivityLine>,
 }
 
-/// What one query found.
+/// The results of one query.
 struct LoopChanges {
     summary: LoopSummary,
     entries: Vec<LoopEntry>,
@@ -101,7 +101,7 @@ fn read_changes(
     {
         let from = match position.run {
             Some((known, offset)) if known == run => Some(offset),
-            // The page has what was there before; a new run is sent from its beginning.
+            // The page has the earlier output; a new run is sent from its beginning.
             Some(_) => Some(0),
             None if state == State::Running => Some(agent_activity::output_length(store, run)?),
             None => None,

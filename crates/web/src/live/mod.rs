@@ -1,7 +1,7 @@
 //! Server-sent events: the output of a run, and the changes of a loop.
 //!
-//! A listener says where to resume, so a connection that broke continues without a gap. At most one
-//! event waits for a slow listener; the record is queried again once it is sent.
+//! A listener names the position to resume from, so a broken connection continues without a gap. At most one
+//! event waits for a slow listener; the record is queried again after it is sent.
 
 mod loops;
 
@@ -29,16 +29,16 @@ use crate::output_window::{Content, WindowPiece};
 use crate::params::Params;
 use crate::store_pool::Store;
 
-/// After this time without an event a comment is sent, which shows whether the listener is there.
+/// After this time without an event a comment is sent, to detect a listener that is gone.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Bytes of output in one event.
+/// Maximum number of bytes of output in one event.
 const MAX_BYTES: usize = 128 << 10;
-/// A listener that wants the latest output is not sent more than this of the output before.
+/// A listener that wants the latest output gets at most this much of the earlier output.
 const MAX_BEHIND: u64 = 1 << 20;
-/// After this many errors in a row the stream ends.
+/// The stream ends after this many errors in a row.
 const MAX_ERRORS: u32 = 20;
 
-/// Where events go.
+/// The sender of a stream's events.
 pub(super) struct Listener {
     sender: mpsc::Sender<Bytes>,
     _permit: OwnedSemaphorePermit,
@@ -48,7 +48,7 @@ pub(super) struct Listener {
 pub(super) struct ListenerGone;
 
 impl Listener {
-    /// The answer to a client, and where its events go.
+    /// The response to a client, and the sender of its events.
     pub(super) fn open(app: &App) -> Result<(Response, Self), RequestError> {
         let permit = app.streams.clone().try_acquire_owned().map_err(|_| {
             RequestError::busy(&format!("{MAX_STREAMS} live pages are open; close some of them"))
@@ -66,7 +66,7 @@ impl Listener {
         data: &impl Serialize,
     ) -> Result<(), ListenerGone> {
         let id = id.map_or_else(String::new, |id| format!("id: {id}\n"));
-        // Plain data, which always serialises.
+        // Plain data always serialises.
         let data = serde_json::to_string(data).unwrap_or_else(|_| "{}".to_owned());
         self.send(format!("{id}event: {name}\ndata: {data}\n\n")).await
     }
@@ -84,7 +84,7 @@ impl Listener {
     }
 }
 
-/// What is sent while there is nothing to send: comments, and errors of the record.
+/// What is sent between events: comments, and errors of the record.
 #[derive(Default)]
 pub(super) struct Heartbeat {
     quiet: Duration,
@@ -106,7 +106,7 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Sends the first error of a series and waits; one that lasts ends the stream.
+    /// Sends the first error of a series and waits; the stream ends if the errors continue.
     pub(super) async fn error(
         &mut self,
         to: &Listener,
@@ -139,7 +139,7 @@ impl futures_core::Stream for Received {
     }
 }
 
-/// Where a listener resumes: after the last event it received, or where its address says.
+/// The position to resume from: after the last received event, or the one in the address.
 pub(super) fn resume_position(headers: &HeaderMap, params: &Params) -> Option<String> {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     last.or_else(|| params.get("from")).map(str::to_owned)
@@ -156,13 +156,13 @@ pub(super) fn offsets(text: Option<&str>) -> Result<[u64; 2], RequestError> {
     })
 }
 
-/// What a listener of a run wants.
+/// What a listener of a run asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunSubscription {
     pub(super) from: [u64; 2],
     /// With styles, and without control characters.
     pub(super) spans: bool,
-    /// The end instead of everything: a page cannot show a gigabyte per second.
+    /// Only the end of the output: a page cannot show a gigabyte per second.
     pub(super) latest: bool,
 }
 
@@ -178,7 +178,7 @@ struct BehindEvent {
     lengths: [u64; 2],
 }
 
-/// What one query found.
+/// The results of one query.
 enum RunChanges {
     NewOutput(NewOutput),
     Behind([u64; 2]),
@@ -200,7 +200,7 @@ fn read_changes(
     Ok(RunChanges::NewOutput(store.output_after(id, from, MAX_BYTES)?))
 }
 
-/// Sends the output of a run until it is over.
+/// Sends the output of a run until it ends.
 pub(super) async fn follow_run(
     app: Arc<App>,
     id: RunId,

@@ -1,4 +1,4 @@
-//! An agent's loop: its iterations, and what happened between them.
+//! An agent's loop: its iterations, and the events between them.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use super::{LoopSummary, RecordedPlan};
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// Entries contain whole prompts and outputs, so few are in memory at once.
+/// Entries contain whole prompts and outputs, so only a few are in memory at once.
 const PAGE: usize = 32;
-/// The newest notes that are shown.
+/// The number of notes that are shown, the newest ones.
 const MAX_NOTES: usize = 200;
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -23,12 +23,12 @@ const MAX_NOTES: usize = 200;
 pub(crate) struct AgentDetail {
     pub(crate) iterations: Vec<IterationSummary>,
     pub(crate) notes: Vec<Note>,
-    /// What the agent did last, oldest first.
+    /// The agent's last activity, oldest first.
     #[serde(rename = "feed")]
     pub(crate) activity: Vec<ActivityLine>,
 }
 
-/// Whether a loop waits in a pause: its last entry says so.
+/// Whether a loop is paused, according to its last entry.
 pub(super) fn is_paused(store: &Store, id: LoopId) -> Result<bool, RequestError> {
     let last = store.last_loop_entry(id)?;
     let entries = store.loop_entries(id, last.saturating_sub(1), 1)?;
@@ -57,7 +57,7 @@ pub(crate) struct IterationSummary {
     pub(crate) summary: Option<String>,
 }
 
-/// Something that happened beside the iterations, in words.
+/// An event besides the iterations, as a sentence.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Note {
     pub(crate) at: Timestamp,
@@ -98,7 +98,7 @@ impl AgentDetail {
             let Some(last) = entries.last() else { break };
             after = last.seq;
             for stored in &entries {
-                // An entry that only a later release knows is left out.
+                // Skip entries that only a later release knows.
                 let Some(entry) = AgentEntry::parse(&stored.body) else { continue };
                 notes.extend(note(&entry).map(|text| Note { at: stored.at, text }));
                 match entry {
@@ -127,18 +127,18 @@ impl AgentDetail {
     }
 }
 
-/// An entry that is no iteration, in words.
+/// An entry other than an iteration, as a sentence.
 fn note(entry: &AgentEntry) -> Option<String> {
     Some(match entry {
         AgentEntry::Attempt { number, why, .. } => {
-            format!("iteration {number} is tried again: {why}")
+            format!("retrying iteration {number}: {why}")
         }
         AgentEntry::Verified { number, passed, .. } => {
             let word = if *passed { "passed" } else { "failed" };
             format!("verification after iteration {number} {word}")
         }
         AgentEntry::Unverified { number, why, .. } => {
-            format!("verification after iteration {number} is asked again: {why}")
+            format!("retrying verification after iteration {number}: {why}")
         }
         AgentEntry::Iteration { .. } | AgentEntry::Verifying { .. } => return None,
         other => return display::note(other),

@@ -1,4 +1,4 @@
-//! What an agent is doing: its tools and words, read from the output of its run.
+//! The activity of an agent: its tool calls and messages, read from the output of its run.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -18,7 +18,7 @@ const CHUNK: u64 = 256 << 10;
 const MAX_LINES: usize = 60;
 const MAX_LENGTH: usize = 4000;
 
-/// What a line is about, as the page and the API name it.
+/// The kind of a line, as the page and the API name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ActivityKind {
@@ -30,7 +30,7 @@ pub(crate) enum ActivityKind {
 }
 
 impl ActivityKind {
-    /// The class of its line on a page.
+    /// The CSS class of its line.
     pub(crate) fn class(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -41,7 +41,7 @@ impl ActivityKind {
     }
 }
 
-/// One thing an agent did or said.
+/// One action or message of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct ActivityLine {
     pub(crate) kind: ActivityKind,
@@ -62,11 +62,11 @@ impl ActivityLine {
     }
 }
 
-/// Replaces the ESC of a colour, which the agent display would make visible. From a private use area,
-/// which agents do not use.
+/// Stands in for the ESC of a colour, which the agent display would make visible. A character of a private
+/// use area, which agents do not use.
 const STAND_IN: char = '\u{e01b}';
 
-/// The same lines with stand-ins for ESC, whether it is escaped as in JSON or not.
+/// Replaces ESC by the stand-in, whether it is escaped as in JSON or not.
 fn with_stand_ins(bytes: &[u8]) -> Vec<u8> {
     let mut replaced = Vec::with_capacity(bytes.len());
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -142,7 +142,7 @@ impl ActivityReader {
     }
 }
 
-/// The last things an agent did. Output that cannot be read any more is left out.
+/// The last activity of an agent. Output that cannot be read any more is skipped.
 pub(super) fn recent(store: &Store, id: RunId, plan: &AgentLoopPlan) -> Vec<ActivityLine> {
     let Ok(mut output) = store.read_output(id, Stream::Stdout) else { return Vec::new() };
     let start = output.length().saturating_sub(TAIL);
@@ -162,7 +162,7 @@ pub(super) fn recent(store: &Store, id: RunId, plan: &AgentLoopPlan) -> Vec<Acti
     lines
 }
 
-/// What an agent did after an offset of its output, and the offset after the last whole line.
+/// The activity after an offset of the output, and the offset after the last complete line.
 pub(crate) fn read_from(
     store: &Store,
     id: RunId,
@@ -176,7 +176,7 @@ pub(crate) fn read_from(
         .and_then(|_| Read::by_ref(&mut output).take(CHUNK).read_to_end(&mut bytes));
     let mut lines = Vec::new();
     if read.is_err() {
-        // The page of the run reports a damaged file.
+        // The run's page reports a damaged file.
         return Ok((lines, from));
     }
     let whole = match bytes.iter().rposition(|byte| *byte == b'\n') {
@@ -206,7 +206,7 @@ mod tests {
             replaced("{\"a\":\"\\u001b[31m\\u001B[0m\"}\n"),
             "{\"a\":\"\\ue01b[31m\\ue01b[0m\"}\n"
         );
-        // The text of an escape, as one writes it in a program.
+        // The literal text of an escape, as in a program's source.
         let written = "{\"a\":\"\\\\u001b[31m \\\"\"}\n\\u001b\n";
         assert_eq!(replaced(written), written);
         assert_eq!(replaced("\u{1b}[1mloud\\"), "\u{e01b}[1mloud\\");

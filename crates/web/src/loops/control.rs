@@ -1,6 +1,6 @@
-//! Stop, pause, resume and tell: what `retake agent` does with a loop, requested from a page.
+//! Stop, pause, resume and tell: the same requests as those of `retake agent`, from a page.
 //!
-//! Nothing is written but the request in the loop's own mailbox.
+//! Only writes the request to the loop's own mailbox.
 
 use jiff::Timestamp;
 use retake_agent::control::{ControlError, Mailbox};
@@ -15,7 +15,7 @@ use crate::error::RequestError;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum LoopAction {
-    /// Of several agents one, or all.
+    /// One agent of a fleet, or all of them.
     Stop {
         #[serde(default)]
         agent: Option<String>,
@@ -31,18 +31,18 @@ pub(crate) enum LoopAction {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ActionResult {
-    /// In words.
+    /// A sentence about what happens now.
     pub(crate) done: &'static str,
 }
 
-/// What was requested of a loop and is not done yet.
+/// Requests to a loop that are not carried out yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct PendingRequests {
     pub(crate) stop: bool,
     pub(crate) pause: bool,
 }
 
-/// The workspace of a loop, unless it was replaced by another one of the same name.
+/// The workspace of a loop, unless another one of the same name replaced it.
 fn workspace(
     workspaces: Option<&WorkspaceDirectories>,
     plan: &AgentLoopPlan,

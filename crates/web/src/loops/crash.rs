@@ -1,4 +1,4 @@
-//! A crash loop: what the program did to its files, step by step, and where that loses data.
+//! A crash loop: the steps of the program, and the findings.
 
 use retake_types::loop_record::crash::{
     CrashEntry, CrashFinding, ExploredStates, FinishedExploration, TestedFaults, TimelineRow,
@@ -10,7 +10,7 @@ use super::{LoopQuery, LoopSummary};
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// Steps of the timeline that are shown at once.
+/// How many steps of the timeline are shown at once.
 pub(crate) const WINDOW: usize = 300;
 const PAGE: usize = 2000;
 const MAX_FINDINGS: usize = 200;
@@ -20,25 +20,25 @@ const MAX_FINDINGS: usize = 200;
 pub(crate) struct CrashDetail {
     #[serde(serialize_with = "serialize_findings")]
     pub(crate) findings: Vec<CrashFinding>,
-    /// How many findings there are besides those listed.
+    /// How many findings there are besides the listed ones.
     pub(crate) findings_left_out: usize,
     /// Steps from `after` on.
     pub(crate) timeline: Vec<Step>,
     pub(crate) after: u64,
     pub(crate) counts: Counts,
-    /// What was explored, once that is known.
+    /// What was explored; `None` until that is known.
     pub(crate) states: Option<ExploredStates>,
-    /// Which calls were made to fail, if that was asked for.
+    /// Which calls were made to fail, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) faults: Option<TestedFaults>,
-    /// How far the exploration came, once it is over.
+    /// How far the exploration got; `None` until it ends.
     pub(crate) finished: Option<FinishedExploration>,
     /// All steps, for the picture of the whole timeline.
     #[serde(skip)]
     pub(crate) steps: Vec<Step>,
 }
 
-/// How much there is of each kind. Of a long recording not all steps are in the record.
+/// How many steps of each kind there are. Not all steps of a long recording are in the record.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Counts {
@@ -67,13 +67,13 @@ pub(crate) struct Step {
     pub(crate) seq: u64,
     #[serde(rename = "sort")]
     pub(crate) kind: StepKind,
-    /// Of an operation, syncs included.
+    /// Of operations, including syncs.
     pub(crate) number: Option<u32>,
     pub(crate) call: String,
     pub(crate) text: String,
 }
 
-/// In the API a finding always says whether it is about a recovery; the record omits it if not.
+/// In the API a finding always says whether it is about a recovery; the record omits a false value.
 fn serialize_findings<S: Serializer>(
     findings: &[CrashFinding],
     serializer: S,
@@ -99,7 +99,7 @@ impl CrashDetail {
             let Some(last) = entries.last() else { break };
             after = last.seq;
             for entry in &entries {
-                // An entry that only a later release knows is left out.
+                // Skip entries that only a later release knows.
                 if let Ok(read) = serde_json::from_str(&entry.body) {
                     detail.add(entry.seq, read);
                 }

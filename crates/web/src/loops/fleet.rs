@@ -1,4 +1,4 @@
-//! Several agents at once: where each stands, what is requested of them, and what they changed.
+//! Several agents at once: the state of each, requests to them, and what they changed.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(super) fn title(plan: &FleetLoopPlan) -> String {
     names.join(", ")
 }
 
-/// Requests something of one agent or of all.
+/// Sends a request to one agent or to all.
 pub(super) fn act(
     workspaces: Option<&WorkspaceDirectories>,
     record: &StoredLoop,
@@ -62,7 +62,7 @@ pub(super) fn act(
     })?;
     let state = FleetState::of(workspaces);
     if record.stop_reason.is_some() || state.holder().is_none() {
-        return Err(RequestError::conflict("these agents do not run"));
+        return Err(RequestError::conflict("these agents are not running"));
     }
     let refused = |error: ControlError| RequestError::conflict(error.to_string());
     let running = |name: &str| -> Result<Workspace, RequestError> {
@@ -100,7 +100,7 @@ pub(super) fn act(
     Ok(ActionResult { done })
 }
 
-/// The fleet and the place of an agent in it.
+/// The fleet, and the position of an agent in it.
 struct FleetAgentPlace {
     fleet: RecordedFleet,
     agent: usize,
@@ -123,7 +123,7 @@ impl App {
         diffs.map(|diffs| diffs.access()).ok_or_else(missing)
     }
 
-    /// What an agent of several has changed; the error of the inner result is for the page.
+    /// What an agent of a fleet has changed; the inner error is shown on the page.
     pub(crate) async fn fleet_diff(
         &self,
         id: LoopId,
@@ -134,8 +134,7 @@ impl App {
         Ok(asked.map_err(|_| RequestError::internal("git could not be run"))?.map(Arc::new))
     }
 
-    /// Merges the work of an agent into the branch that is checked out. Only where the page may run
-    /// something at all.
+    /// Merges the work of an agent into the branch that is checked out. Only if the page may run commands.
     pub(crate) async fn fleet_apply(
         &self,
         id: LoopId,
@@ -152,7 +151,7 @@ impl App {
         let applied = asked.map_err(|_| RequestError::internal("git could not be run"))?;
         let done = match applied.map_err(RequestError::conflict)? {
             Applied::Done { .. } => "merged into the branch that is checked out",
-            Applied::AlreadyThere { .. } => "it is in the branch already",
+            Applied::AlreadyThere { .. } => "it is already in the branch",
             Applied::Conflict { paths } => {
                 let paths = paths.join(", ");
                 return Err(RequestError::conflict(format!(
@@ -181,18 +180,18 @@ fn diff(access: &CheckpointAccess, place: &FleetAgentPlace) -> Result<TreeDiff, 
     let (context, root) = context(access)?;
     let FleetAgentPlace { fleet, agent } = place;
     let bytes = match fleet.needs_namespace(*agent) {
-        // A process with several threads cannot enter the namespace that shows the tree.
+        // A process with several threads cannot enter the mount namespace with the clone.
         true => diff_by_command(&fleet.plan.agents[*agent].name, root, &context)?,
         false => {
             let places = (root, access.scratch.as_path());
             let diff = fleet::diff(fleet, *agent, places, false, (&context, None));
-            diff.map_err(|error: FleetError| error.to_string())?.ok_or("it has not begun")?
+            diff.map_err(|error: FleetError| error.to_string())?.ok_or("it has not started")?
         }
     };
     Ok(TreeDiff::of(bytes))
 }
 
-/// What `retake agent fleet diff` prints.
+/// The output of `retake agent fleet diff`.
 fn diff_by_command(
     name: &str,
     root: &std::path::Path,

@@ -1,4 +1,4 @@
-//! One iteration of an agent's loop: its prompt, its result, and the iterations beside it.
+//! One iteration of an agent's loop: its prompt, its result, and the neighbouring iterations.
 
 use retake_agent::adapters::AgentKind;
 use retake_types::loop_record::agent::{
@@ -10,22 +10,22 @@ use crate::checkpoint_diffs::TreePair;
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// Entries contain whole prompts and outputs, so few are in memory at once.
+/// Entries contain whole prompts and outputs, so only a few are in memory at once.
 const PAGE: usize = 32;
 
-/// An iteration, as its run is looked at.
+/// An iteration, as the page of its run shows it.
 pub(crate) struct IterationView {
     pub(crate) plan: AgentLoopPlan,
     /// The agent that ran.
     pub(crate) agent: AgentKind,
-    /// `None` for a run of the loop that is no iteration: a verification, or an attempt that does not
+    /// `None` for a run that is not an iteration: a verification, or an attempt that does not
     /// count.
     pub(crate) iteration: Option<Box<Iteration>>,
-    /// Tests that passed, and all of them, in the iteration before.
+    /// Passed tests, and all tests, in the previous iteration.
     pub(crate) tests_before: Option<(u64, u64)>,
     pub(crate) previous: Option<(u32, RunId)>,
     pub(crate) next: Option<(u32, RunId)>,
-    /// Those that the loop made, in their order.
+    /// Those that the loop made, in order.
     checkpoints: Vec<Checkpoint>,
 }
 
@@ -79,7 +79,7 @@ impl IterationView {
         }
     }
 
-    /// The trees of the checkpoints around the iteration, where both were made.
+    /// The trees of the checkpoints around the iteration, if both exist.
     pub(crate) fn trees(&self) -> Option<TreePair> {
         let number = self.iteration.as_ref()?.number;
         // The last one: an iteration that was run again has a later one.
@@ -102,7 +102,7 @@ impl IterationView {
         }
         let known = self.iteration.as_ref().map(|known| known.number);
         match (known, own) {
-            // Entries of one number follow each other; those before the own one are earlier.
+            // Entries with the same number follow each other; all before the iteration's own are earlier.
             (None, own) => {
                 self.previous = own.map(|own| (iteration.number, own)).or(self.previous);
                 let results = iteration.result.as_ref().and_then(|r| r.test_results.as_ref());

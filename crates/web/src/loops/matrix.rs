@@ -1,6 +1,6 @@
-//! A matrix: its cells with what was measured in each, compared as `retake matrix compare` does.
+//! A matrix: its cells with their measurements, compared as in `retake matrix compare`.
 //!
-//! Only runs of this loop count; runs of earlier loops of the same matrix are shown with theirs.
+//! Only runs of this loop count; runs of earlier loops of the same matrix are on the pages of those.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use super::{LoopQuery, LoopSummary, RecordedPlan};
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// The newest runs that are read.
+/// Maximum number of runs that are read, the newest ones.
 const MAX_RUNS: usize = 20_000;
 const PAGE: usize = 1000;
 const MAX_COMPARISONS: usize = 200;
@@ -40,9 +40,9 @@ pub(crate) struct MatrixDetail {
     pub(crate) searched: Option<String>,
     /// The runs of a bisection, in order; empty for other loops.
     pub(crate) steps: Vec<BisectStep>,
-    /// What a bisection found.
+    /// The answer of a bisection.
     pub(crate) answer: Option<BisectAnswer>,
-    /// The metric over the commits that were measured by then, with what was recorded since.
+    /// The metric over the commits measured by then, with everything recorded since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) history: Option<CommitHistory>,
     pub(crate) runs: usize,
@@ -80,11 +80,11 @@ pub(crate) struct BisectStep {
     pub(crate) value: Option<f64>,
 }
 
-/// The last entry of a bisection that came to its end.
+/// The last entry of a completed bisection.
 fn read_answer(store: &Store, summary: &LoopSummary) -> Result<Option<BisectAnswer>, RequestError> {
     let last = store.last_loop_entry(summary.id)?;
     let entries = store.loop_entries(summary.id, last.saturating_sub(1), 1)?;
-    // An entry that only a later release knows is left out.
+    // Skip an entry that only a later release knows.
     let entry = entries.first().and_then(|entry| serde_json::from_str(&entry.body).ok());
     Ok(entry.and_then(|entry| match entry {
         MatrixEntry::Answer { answer } => Some(answer),
@@ -92,10 +92,10 @@ fn read_answer(store: &Store, summary: &LoopSummary) -> Result<Option<BisectAnsw
     }))
 }
 
-/// Entries before that of the commits: one at most.
+/// At most one entry precedes the one with the commits.
 const FIRST_ENTRIES: usize = 4;
 
-/// The metric over commits, where a run has recorded which there are.
+/// The metric over commits, if a run recorded the list of commits.
 fn read_history(
     store: &Store,
     summary: &LoopSummary,
@@ -184,7 +184,7 @@ impl MatrixDetail {
                     metrics.join(", ")
                 )));
             }
-            // What the command reports is what it is run for.
+            // A metric that the command reports is likely the one of interest.
             None => {
                 let mut reported = metrics.iter().filter(|name| !BUILT_IN.contains(&name.as_str()));
                 reported.next().unwrap_or(&metrics[0]).clone()
@@ -223,7 +223,7 @@ impl MatrixDetail {
     }
 }
 
-/// Axes in the order of the plan. Values that only runs have come after the planned ones.
+/// Axes in the order of the plan. Planned values come first, then those that only runs have.
 fn axes_of(plan: &MatrixLoopPlan, results: &[CellResult]) -> Vec<Axis> {
     let mut axes: Vec<Axis> = plan
         .axes
@@ -283,7 +283,7 @@ impl Cells {
         Self { table, runs, adaptive, blocked }
     }
 
-    /// Every value against the first of its axis, all else equal.
+    /// Every value against the first one of its axis, all else equal.
     fn pairs(&self) -> Vec<(usize, usize)> {
         let cells = &self.table.cells;
         let mut pairs = Vec::new();
@@ -318,7 +318,7 @@ impl Cells {
             let (a, b) = (side(a, &a_name), side(b, &b_name));
             let mut comparison = match (self.blocked, self.adaptive) {
                 (true, _) => Comparison::incomparable(a, b, metric, Reason::NotInterleaved),
-                // The number of samples depended on their values, which the interval must allow for.
+                // The number of samples depended on their values, which widens the interval.
                 (false, true) => Comparison::in_sequence(a, b, metric, &criteria),
                 (false, false) => compare(a, b, metric, &criteria),
             };

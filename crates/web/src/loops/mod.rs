@@ -1,4 +1,4 @@
-//! Loops as they are shown: what each kind makes of its plan, its entries and its runs.
+//! Loops for display: each kind's plan, entries and runs.
 
 pub(crate) mod agent;
 pub(crate) mod agent_activity;
@@ -24,7 +24,7 @@ use crate::app::App;
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// More runs at once than any machine has.
+/// More simultaneous runs than any machine has.
 const MAX_RUNNING: usize = 1000;
 
 /// The plan of a loop, by its kind.
@@ -35,7 +35,7 @@ pub(crate) enum RecordedPlan {
     Fleet(Box<FleetLoopPlan>),
     Matrix(Box<MatrixLoopPlan>),
     Crash(Box<CrashPlan>),
-    /// Of a kind without a plan, or written by a later release.
+    /// A kind without a plan, or a plan written by a later release.
     Unknown,
 }
 
@@ -52,7 +52,7 @@ impl RecordedPlan {
         parsed.unwrap_or(Self::Unknown)
     }
 
-    /// What it goes through: the values of the axes of a matrix.
+    /// What the loop covers: the values of the axes of a matrix.
     pub(crate) fn extent(&self) -> String {
         let Self::Matrix(plan) = self else { return String::new() };
         let axes = plan.axes.values().map(|values| match values.len() {
@@ -62,7 +62,7 @@ impl RecordedPlan {
         axes.collect::<Vec<_>>().join(" × ")
     }
 
-    /// What the loop is about, in a few words.
+    /// A short title of the loop.
     pub(crate) fn title(&self) -> String {
         let words = match self {
             Self::Agent(plan) => [plan.workspace.clone(), plan.agent.clone()],
@@ -87,7 +87,7 @@ impl RecordedPlan {
     }
 }
 
-/// The state of a loop at this moment. While a loop is paused its record says `running`.
+/// The current state of a loop. The record says `running` for a paused loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CurrentState {
     Recorded(LoopState),
@@ -103,7 +103,7 @@ impl Serialize for CurrentState {
     }
 }
 
-/// How a loop stands, for people.
+/// The status of a loop, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoopStatus {
     Running,
@@ -150,7 +150,7 @@ impl LoopSummary {
     }
 }
 
-/// The loops that have a run at this moment.
+/// The loops that have a run in progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunningLoops(Vec<LoopId>);
 
@@ -169,7 +169,7 @@ impl RunningLoops {
     ) -> Result<LoopSummary, RequestError> {
         let plan = RecordedPlan::parse(record.kind, &record.plan);
         let has_run = self.0.contains(&record.id);
-        // Between two runs a loop has none, but its runner lives.
+        // Between two runs only its runner shows that a loop is running.
         let running = record.stop_reason.is_none()
             && (has_run || is_alive(store, &record, &plan, workspaces));
         let paused = running
@@ -207,9 +207,9 @@ fn is_alive(
         Liveness::Unknown => match plan {
             RecordedPlan::Agent(plan) => control::is_workspace_locked(workspaces, plan),
             RecordedPlan::Matrix(plan) => matrix::is_locked(plan),
-            // Its checks are no runs, so there is nothing else to tell by.
+            // Its checks are not runs, so there is no other indication.
             RecordedPlan::Crash(_) => true,
-            // Every release that recorded one gave it a live file.
+            // Every release that records fleets gives them a live file.
             RecordedPlan::Fleet(_) => false,
             RecordedPlan::Unknown => record.kind == Kind::Crash,
         },
@@ -238,7 +238,7 @@ pub(crate) enum LoopDetail {
     Exec {},
 }
 
-/// What part of a loop is asked for.
+/// Which part of a loop is requested.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoopQuery {
     pub(crate) metric: Option<String>,

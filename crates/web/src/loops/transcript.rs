@@ -1,8 +1,8 @@
-//! What an agent said and did in one run, from the events in its output: words, calls of tools with what
-//! came of them, denials.
+//! The transcript of an agent's run, from the events in its output: messages, tool calls with their
+//! results, denials.
 //!
-//! Output may be large, so a part of it is read at a time, by whole events. A result that comes after
-//! the end of a part stands alone at the beginning of the next.
+//! Output may be large, so it is read in parts of complete events. A result that follows after the end of
+//! a part stands alone at the beginning of the next one.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -14,17 +14,17 @@ use retake_types::{RunId, Stream};
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// Bytes of output that one part is made of; one event may be longer.
+/// Bytes of output in one part; a single event may be longer.
 const PART: u64 = 384 << 10;
 const MAX_PART: u64 = 16 << 20;
-/// Bytes of one text that are shown.
+/// Maximum number of bytes of one text that are shown.
 const MAX_TEXT: usize = 24 << 10;
 
-/// A text from outside, perhaps not all of it.
+/// A text from the output, possibly cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Excerpt {
     pub(crate) text: String,
-    /// Lines of the whole.
+    /// Number of lines of the complete text.
     pub(crate) lines: usize,
     pub(crate) cut: bool,
 }
@@ -61,15 +61,15 @@ pub(crate) struct ToolCall {
     pub(crate) tool: String,
     /// The file, the command or the pattern.
     pub(crate) subject: Option<String>,
-    /// What was passed, by name.
+    /// The arguments, by name.
     pub(crate) input: Vec<(String, Excerpt)>,
-    /// A change of a file: what was there, and what took its place.
+    /// A change of a file: the old and the new text.
     pub(crate) change: Option<(Excerpt, Excerpt)>,
     pub(crate) result: Option<ToolResult>,
     pub(crate) denied: Option<String>,
 }
 
-/// Something besides words and tools.
+/// An event besides messages and tool calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AgentNote {
     Started {
@@ -88,7 +88,7 @@ pub(crate) enum AgentNote {
     },
     LimitNear,
     LimitReached,
-    /// An event that was too long to be read.
+    /// An event that was too long to read.
     Dropped {
         bytes: u64,
     },
@@ -103,25 +103,25 @@ pub(crate) enum AgentNote {
 pub(crate) enum TranscriptItem {
     Said(Excerpt),
     Call(Box<ToolCall>),
-    /// Of a call in an earlier part.
+    /// The result of a call in an earlier part.
     Result(ToolResult),
-    /// A line that is no event.
+    /// A line that is not an event.
     Line(Excerpt),
     Note(AgentNote),
 }
 
-/// A part of what an agent said and did.
+/// A part of an agent's transcript.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transcript {
     pub(crate) items: Vec<TranscriptItem>,
-    /// The part of the output that it was made of.
+    /// The range of the output that it covers.
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) length: u64,
 }
 
 impl Transcript {
-    /// The part that begins at an offset, or with the first whole event behind it.
+    /// Reads the part that begins at an offset, or with the first complete event after it.
     pub(crate) fn read(
         store: &Store,
         id: RunId,
@@ -136,7 +136,7 @@ impl Transcript {
         let mut bytes = Vec::new();
         let mut size = PART;
         output.seek(SeekFrom::Start(from)).map_err(lost)?;
-        // Until at least one event is whole.
+        // Continue until at least one event is complete.
         loop {
             let wanted = size - bytes.len() as u64;
             let more = Read::by_ref(&mut output).take(wanted).read_to_end(&mut bytes);
@@ -172,13 +172,13 @@ fn byte_before(output: &mut (impl Read + Seek), at: u64) -> std::io::Result<Opti
     Ok((output.read(&mut byte)? == 1).then_some(byte[0]))
 }
 
-/// Puts events together to items.
+/// Combines events into items.
 #[derive(Default)]
 struct Collector {
     items: Vec<TranscriptItem>,
-    /// Where the calls are that have no result yet.
+    /// The positions of calls that have no result yet.
     open: HashMap<String, usize>,
-    /// The last item is words that may go on.
+    /// The last item is a message that may continue.
     flowing: bool,
 }
 

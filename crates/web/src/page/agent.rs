@@ -1,4 +1,4 @@
-//! An agent's loop: buttons, iterations, charts, and what the agent is doing.
+//! An agent's loop: buttons, iterations, charts, and the agent's activity.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::loops::agent::{AgentDetail, IterationSummary};
 use crate::loops::control::PendingRequests;
 use crate::loops::{LoopSummary, RecordedPlan};
 
-/// The newest iterations, which have a row and are in the charts.
+/// Number of iterations in the table and the charts, the newest ones.
 const MAX_ITERATIONS: usize = 200;
 
 /// Hidden until the script, which they need, shows them.
@@ -79,7 +79,7 @@ pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary)
     }
 }
 
-/// How many iterations are completed, and in words the others and the limit.
+/// How many iterations are completed; the others and the limit in words.
 fn counted(steps: &[IterationSummary], limit: Option<u64>) -> (String, String) {
     let completed = steps.iter().filter(|step| step.status == IterationStatus::Completed).count();
     let running = steps.iter().filter(|step| !step.status.is_final()).count();
@@ -98,7 +98,7 @@ fn counted(steps: &[IterationSummary], limit: Option<u64>) -> (String, String) {
 
 fn totals(html: &mut Html, agent: &AgentDetail, limit: Option<u64>) {
     let steps = &agent.iterations;
-    // The sum of nothing would be -0.
+    // The sum of no values would be -0.
     let cost = steps.iter().filter_map(|step| step.cost_usd).fold(0.0, |all, one| all + one);
     let tokens: u64 = steps.iter().filter_map(|step| step.tokens).sum();
     let time: u64 = steps.iter().filter_map(|step| step.duration_ms).sum();
@@ -196,7 +196,7 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
     html.markup("</div></section>");
 }
 
-/// The iterations on one line of time, each with a link to what it did.
+/// The iterations on a time line, each with a link to its run.
 fn timeline(
     html: &mut Html,
     steps: &[IterationSummary],
@@ -254,7 +254,7 @@ fn timeline(
 }
 
 fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
-    // What no agent of this loop reports is no column.
+    // A value that no agent of this loop reports gets no column.
     let has = |value: fn(&IterationSummary) -> bool| steps.iter().any(value);
     let tests = has(|step| step.tests_total.is_some());
     let files = has(|step| step.files_created + step.files_modified + step.files_deleted > 0);

@@ -1,4 +1,4 @@
-//! Badges: a state as a mark and a word, so that colour is never the only carrier of meaning.
+//! Badges: a state as a symbol and a word, so that colour is never the only carrier of meaning.
 
 use retake_runner::colour::Shade;
 use retake_runner::html::Html;
@@ -55,7 +55,7 @@ pub(super) fn run_badge(html: &mut Html, run: &Run) {
     badge(html, mark, &word);
 }
 
-/// How the runs of a loop went.
+/// The results of a loop's runs.
 pub(super) fn loop_runs_badge(html: &mut Html, runs: &LoopRuns) {
     let running = runs.newest.state == State::Running;
     match (running, runs.failed) {
@@ -81,12 +81,12 @@ pub(super) fn loop_badge(html: &mut Html, status: &LoopStatus) {
         }
         LoopStatus::Paused => (Mark::Open, "paused"),
         LoopStatus::Running => (Mark::Running, "running"),
-        LoopStatus::RunnerDied => (Mark::Bad, "its process died"),
+        LoopStatus::RunnerDied => (Mark::Bad, "its retake process died"),
     };
     badge(html, mark, &words(word));
 }
 
-/// Where one of several agents stands.
+/// The state of one agent of a fleet.
 pub(super) fn agent_badge(html: &mut Html, state: &str) {
     let mark = match state {
         "merged" => Mark::Good,
@@ -107,7 +107,7 @@ pub(super) fn iteration_badge(html: &mut Html, status: IterationStatus) {
     badge(html, mark, &words(status.as_str()));
 }
 
-/// How a test went, in a word.
+/// The result of a test, as a word.
 pub(super) fn test_word(status: TestStatus) -> &'static str {
     match status {
         TestStatus::Passed => "passed",
@@ -126,7 +126,7 @@ pub(super) fn test_badge(html: &mut Html, status: TestStatus) {
     badge(html, mark, test_word(status));
 }
 
-/// An identifier as it is read.
+/// An identifier as words.
 fn words(identifier: &str) -> String {
     identifier.replace('_', " ")
 }

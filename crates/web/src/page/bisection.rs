@@ -8,7 +8,7 @@ use super::layout::cell;
 use super::matrix::{ValueScale, shorten_commits};
 use crate::loops::matrix::{BisectStep, MatrixDetail};
 
-/// Measurements that are drawn; the table has all.
+/// Maximum number of drawn measurements; the table has all.
 const MAX_DRAWN_STEPS: usize = 60;
 
 /// The answer, the runs along the axis, and how each point was judged.
@@ -37,7 +37,7 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail) {
     html.markup("</section>");
 }
 
-/// The verdict of the answer about the point of a run, else how the run ended.
+/// The answer's verdict on the point of a run, otherwise the outcome of the run.
 fn verdict(matrix: &MatrixDetail, step: &BisectStep) -> PointVerdict {
     let judged = matrix.answer.iter().flat_map(|answer| &answer.steps);
     let mut judged = judged.filter(|judged| judged.point == step.point);
@@ -55,7 +55,7 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     let values = ValueScale::of(matrix);
     const LEFT: f64 = 10.0;
     const WIDTH: f64 = 460.0;
-    // Below the names of the ends.
+    // Below the labels of the ends.
     const TOP: usize = 18;
     let points = matrix.points();
     let count = points.len().max(2);
@@ -71,7 +71,7 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
         html.markup("<line class=\"grid\"").attr("x1", x(index)).attr("x2", x(index));
         html.attr("y1", TOP).attr("y2", bottom).markup("/>");
     }
-    // The verdict of a point is drawn behind its runs, which may belong to earlier loops.
+    // The verdict on a point is drawn behind its runs, which may belong to earlier loops.
     for one in matrix.answer.iter().flat_map(|answer| &answer.steps) {
         let Some(index) = points.iter().position(|point| *point == one.point) else { continue };
         let (word, class, _) = words(one.verdict);
@@ -128,7 +128,7 @@ fn bisect_steps(html: &mut Html, matrix: &MatrixDetail) {
     html.markup("</tbody></table></div>");
 }
 
-/// Every point that was judged, in the order of the axis.
+/// Every judged point, in the order of the axis.
 fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) {
     let points = matrix.points();
     let mut judged: Vec<_> = answer.steps.iter().collect();

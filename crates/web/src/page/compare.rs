@@ -1,4 +1,4 @@
-//! Runs beside each other: two with everything they differ in and their output, several as a table.
+//! Compares runs: two with all their differences and their output, more of them as a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::projects::State;
 use crate::run_history::{RunChanges, changed_files};
 use crate::store_pool::Store;
 
-/// More do not fit beside each other.
+/// More columns do not fit.
 const MAX_RUNS: usize = 12;
-/// Tests and files that are listed of each kind.
+/// How many tests and files of each kind are listed.
 const LISTED: usize = 100;
 /// Larger output is not compared line by line on a page.
 const LARGE: u64 = 4 << 20;
@@ -67,7 +67,7 @@ fn nothing(html: &mut Html, first: Option<&str>) {
 
 struct Compared {
     runs: Vec<Run>,
-    /// Of two runs.
+    /// Only for two runs.
     pair: Option<PairComparison>,
 }
 
@@ -78,7 +78,7 @@ struct PairComparison {
 
 enum ComparedOutput {
     Known(OutputComparison),
-    /// They differ, and are too large to say where.
+    /// They differ, and are too large for a diff.
     Large([u64; 2]),
     /// One of them cannot be read any more.
     Unreadable(String),
@@ -135,7 +135,7 @@ impl Compared {
         let now = Timestamp::now();
         row(html, "outcome", &self.runs, &|run| run_text::outcome(run).0, &run_badge);
         let started = |html: &mut Html, run: &Run| _ = html.time(run.intent.start_time, now);
-        // A start is never the same, and says nothing.
+        // Start times always differ, so this row is never marked.
         row(html, "started", &self.runs, &|_| String::new(), &started);
         for (name, value) in FACTS {
             let value = |run: &Run| value(run);
@@ -157,7 +157,7 @@ impl Compared {
         self.runs.iter().flat_map(|run| run.intent.request.labels.keys()).collect()
     }
 
-    /// Of several runs, each with the first.
+    /// For more than two runs: each with the first.
     fn pairs(&self, html: &mut Html) {
         let Some((first, rest)) = self.runs.split_first() else { return };
         html.markup("<p>Compare the output of ");
@@ -173,7 +173,7 @@ impl Compared {
     }
 }
 
-/// How something of a run is written; empty where it has nothing of it.
+/// A fact about a run as text; empty if the run lacks it.
 type Fact = fn(&Run) -> String;
 
 /// What is compared of each run.
@@ -222,7 +222,7 @@ fn size_text(run: &Run, stream: Stream) -> String {
     bytes.map(text::size).unwrap_or_default()
 }
 
-/// A row, marked where its values differ.
+/// A row, marked if its values differ.
 fn row(
     html: &mut Html,
     name: &str,
@@ -260,7 +260,7 @@ fn compare_stream(
             Stream::Stderr => outcome.stderr_blake3.clone(),
         }
     };
-    // The hashes tell whether they are the same; where they differ is too much work for a page.
+    // The hashes tell whether they are equal; finding the difference is too much work for a page.
     if lengths.iter().any(|length| *length > LARGE) && (same(a).is_none() || same(a) != same(b)) {
         return Ok(ComparedOutput::Large(lengths));
     }
@@ -301,7 +301,7 @@ impl PairComparison {
     }
 }
 
-/// The tests that did not go the same way in both.
+/// Tests with different results in the two runs.
 fn tests(html: &mut Html, a: &Run, b: &Run) {
     let (Some(before), Some(after)) = (results(a), results(b)) else { return };
     let by_name = |results: &TestResults| -> BTreeMap<String, TestStatus> {
@@ -332,7 +332,7 @@ fn tests(html: &mut Html, a: &Run, b: &Run) {
     html.markup("</section>");
 }
 
-/// The files that only one of them changed.
+/// Files that only one of the runs changed.
 fn files(html: &mut Html, a: &Run, b: &Run) {
     if files_text(a).is_empty() && files_text(b).is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! A crash loop: findings first, then what the program did, step by step.
+//! A crash loop: first the findings, then the steps of the program.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::loops::crash::{CrashDetail, Step, StepKind, WINDOW};
 use crate::loops::{LoopSummary, RecordedPlan};
 use crate::params::Params;
 
-/// Entries of a list within a finding.
+/// Maximum number of entries of a list within a finding.
 const LISTED: usize = 40;
-/// The picture of all steps has at most this many columns; then one stands for several.
+/// The overview of all steps has at most this many columns; then one stands for several.
 const COLUMNS: usize = 240;
 
 pub(super) struct CrashPage<'a> {
@@ -23,7 +23,7 @@ pub(super) struct CrashPage<'a> {
     pub(super) id: LoopId,
 }
 
-/// The findings that concern each operation.
+/// The findings about each operation.
 #[derive(Default)]
 struct Concerns<'a> {
     lost: BTreeMap<u32, Vec<&'a str>>,
@@ -103,7 +103,7 @@ impl CrashPage<'_> {
                     "None: the check accepts every state that a crash can leave."
                 }
                 Some(StopReason::CouldNotTest) => {
-                    "It could not be tested; what its program or its check printed says why."
+                    "It could not be tested; the output of its program or its check says why."
                 }
                 Some(_) => "None in the states that were checked.",
             });
@@ -345,7 +345,7 @@ fn class(kind: StepKind) -> &'static str {
     }
 }
 
-/// All steps from left to right, with a lane for each kind and one for what findings lose.
+/// All steps from left to right, with a lane for each kind and one for operations lost in findings.
 fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'_>) {
     const LANES: [(&str, &str); 5] = [
         ("lost", "lost"),
@@ -396,7 +396,7 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
                 at += 1;
                 continue;
             }
-            // One mark for each step where there is space; else one for each stretch.
+            // One mark for each step if there is space; otherwise one for each stretch.
             let alone = broad >= 6.0;
             let end = if alone { at + 1 } else { (at..).find(|at| !marked(at)).unwrap_or(at + 1) };
             let width = ((end - at) as f64 * broad * if alone { 0.7 } else { 1.0 }).max(1.5);
@@ -416,12 +416,12 @@ fn lanes(html: &mut Html, steps: &[Step], window: &[Step], concerns: &Concerns<'
     html.markup("</svg></div>");
 }
 
-/// The numbers of operations under the lanes, as the table below has them.
+/// The numbers of operations below the lanes, as in the table below.
 fn axis(html: &mut Html, columns: &[&[Step]], x: impl Fn(usize) -> f64) {
     const TICKS: usize = 6;
     html.markup("<text class=\"tick\" x=\"0\" y=\"124\">operation</text>");
     let number = |at: usize| columns[at].iter().find_map(|step| step.number);
-    // A label may stand where a tick would be; the next operation has a number.
+    // At a label the tick shows the number of the next operation.
     let mut ticks: Vec<(usize, u32)> = (0..TICKS)
         .filter_map(|part| {
             let from = (columns.len() - 1) * part / (TICKS - 1);

@@ -1,19 +1,19 @@
-//! A unified diff as a table with both sides, which narrow screens show one below the other.
+//! A unified diff as a table with both sides; narrow screens show one below the other.
 
 use retake_runner::html::Html;
 
 use super::output_lines::span;
 use crate::ansi::{self, Style};
 
-/// Rows of one diff; more are said to be there.
+/// Maximum number of rows of one diff; the number of further ones is shown.
 const MAX_ROWS: usize = 1500;
-/// Bytes of one line that are shown.
+/// Maximum number of bytes of one line that are shown.
 const MAX_LINE: usize = 2000;
 
-/// One row: a number and a line on each side, where it has one.
+/// One row: a number and a line on each side, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DiffRow<'a> {
-    /// Where a part begins, in the words of the diff.
+    /// The header of a hunk.
     Place(&'a str),
     Lines([Option<(u64, &'a str)>; 2], Change),
 }
@@ -24,7 +24,7 @@ enum Change {
     Changed,
 }
 
-/// Rows of a diff. Lines that are removed and added at the same place stand beside each other.
+/// Rows of a diff. Lines removed and added at the same place are side by side.
 fn rows(diff: &str) -> Vec<DiffRow<'_>> {
     let mut rows = Vec::new();
     let mut numbers = [1, 1];
@@ -34,7 +34,7 @@ fn rows(diff: &str) -> Vec<DiffRow<'_>> {
         match sign {
             "-" | "+" => {
                 let side = usize::from(sign == "+");
-                // A line that is removed behind one that is added begins another place.
+                // A removed line after an added one begins another place.
                 if side == 0 && !waiting[1].is_empty() {
                     rows.extend(flush(&mut waiting));
                 }
@@ -52,7 +52,7 @@ fn rows(diff: &str) -> Vec<DiffRow<'_>> {
                 numbers = place(line).unwrap_or(numbers);
                 rows.push(DiffRow::Place(line));
             }
-            // That the last line has no newline is not worth a row.
+            // A missing newline at the end of the file is not worth a row.
             _ => {}
         }
     }
@@ -60,7 +60,7 @@ fn rows(diff: &str) -> Vec<DiffRow<'_>> {
     rows
 }
 
-/// What was removed and added at one place.
+/// The lines removed and added at one place.
 fn flush<'a>(waiting: &mut [Vec<(u64, &'a str)>; 2]) -> Vec<DiffRow<'a>> {
     let [removed, added] = std::mem::take(waiting);
     let pair = |at: usize| {
@@ -70,7 +70,7 @@ fn flush<'a>(waiting: &mut [Vec<(u64, &'a str)>; 2]) -> Vec<DiffRow<'a>> {
     (0..removed.len().max(added.len())).map(pair).collect()
 }
 
-/// The numbers of the first lines of a part: `@@ -7,7 +7,6 @@`.
+/// The numbers of the first lines of a hunk: `@@ -7,7 +7,6 @@`.
 fn place(line: &str) -> Option<[u64; 2]> {
     let mut words = line.split(' ').skip(1);
     let mut number = |sign: char| {
@@ -80,7 +80,7 @@ fn place(line: &str) -> Option<[u64; 2]> {
     Some([number('-')?, number('+')?])
 }
 
-/// `all` is the command that shows what does not fit.
+/// `all` is the command that shows everything.
 pub(super) fn side_by_side(html: &mut Html, diff: &str, name: &str, all: &'static str) {
     let rows = rows(diff);
     html.markup("<div class=\"scroll tall\" tabindex=\"0\" role=\"region\"");

@@ -1,5 +1,5 @@
-//! What a reader of a failed run wants to know first: which tests failed, what the output says, and what
-//! changed since the command last passed.
+//! What a reader of a failed run needs first: the failed tests, the errors in the output, and what
+//! has changed since the command last passed.
 
 use jiff::Timestamp;
 use retake_runner::error_lines::ErrorKind;
@@ -17,15 +17,15 @@ use crate::failure_reasons::FailureReasons;
 use crate::params::address_of;
 use crate::run_history::{RunChanges, RunHistory, SincePassed};
 
-/// Failed tests, and files, that are listed.
+/// How many failed tests, and files, are listed.
 const TESTS: usize = 20;
 const FILES: usize = 40;
 
-/// What is known of why a run failed; nothing of one that did not.
+/// Why a run failed; empty for one that did not.
 pub(super) struct FailurePage<'a> {
     pub(super) run: &'a Run,
     pub(super) reasons: &'a FailureReasons,
-    /// Of the lines of the reasons, where they are counted.
+    /// The line numbers of the reasons, as far as they are counted.
     pub(super) numbers: &'a [Option<u64>],
     pub(super) history: &'a RunHistory,
 }
@@ -149,14 +149,14 @@ fn since_passed(html: &mut Html, since: &SincePassed, run: &Run) {
     changed(html, changes);
 }
 
-/// The page that compares runs.
+/// The address of the page that compares runs.
 pub(super) fn compare_address(ids: &[RunId]) -> String {
     let ids: Vec<String> = ids.iter().map(RunId::to_string).collect();
     let pairs: Vec<(&str, &str)> = ids.iter().map(|id| ("run", id.as_str())).collect();
     address_of("/compare", &pairs)
 }
 
-/// What two runs differ in, as a list.
+/// The differences of two runs, as a list.
 pub(super) fn changed(html: &mut Html, changes: &RunChanges) {
     let worth =
         |difference: &&Difference| !matches!(difference.part, RunPart::Outcome | RunPart::Duration);

@@ -1,4 +1,4 @@
-//! Several agents at once: a row for each, with what can be requested of it, and what one has changed.
+//! Several agents at once: a row for each with its buttons, and what each agent has changed.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::loops::LoopSummary;
 use crate::loops::fleet::FleetDetail;
 use crate::projects::State;
 
-/// Files that an overlap names.
+/// How many files of an overlap are named.
 const NAMED: usize = 5;
 
 /// Hidden until the script, which they need, shows them.
@@ -124,7 +124,7 @@ fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
 
-/// What one of the agents has changed.
+/// The page of what one agent has changed.
 pub(crate) async fn fleet_agent(
     State(app): State<Arc<App>>,
     Path((id, name)): Path<(String, String)>,

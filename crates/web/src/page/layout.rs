@@ -1,4 +1,4 @@
-//! What every page has around its content, and the page of an error.
+//! The frame of every page, and the page of an error.
 
 use axum::response::{IntoResponse, Response};
 use retake_runner::html::Html;
@@ -21,19 +21,19 @@ const HELP: [(&str, &str); 9] = [
     ("?", "this help"),
 ];
 
-/// Which entry of the navigation a page belongs to.
+/// The entry of the navigation that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Section {
     Overview,
     Runs,
-    /// One of the runs.
+    /// A page about a single run.
     Run,
     Tests,
     Loops,
     None,
 }
 
-/// A whole page as the answer to a request.
+/// A whole page as a response.
 pub(crate) struct HtmlResponse(Html);
 
 impl IntoResponse for HtmlResponse {
@@ -42,7 +42,7 @@ impl IntoResponse for HtmlResponse {
     }
 }
 
-/// An error answered as a page.
+/// An error, sent as a page.
 pub(crate) struct PageError(RequestError);
 
 impl<E: Into<RequestError>> From<E> for PageError {
@@ -57,7 +57,7 @@ impl IntoResponse for PageError {
     }
 }
 
-/// Which project of a shared record is shown, and the others.
+/// The form that chooses a project of a shared record.
 fn project_form(html: &mut Html, section: Section, scope: &SharedScope) {
     let action = match section {
         Section::Runs | Section::Run => "/runs",
@@ -93,7 +93,7 @@ pub(super) fn layout(
     html.markup("<meta name=\"color-scheme\" content=\"light dark\"><title>").text(title);
     html.markup(" · retake</title><link rel=\"stylesheet\"").attr("href", &style);
     html.markup("><link rel=\"icon\" type=\"image/svg+xml\"").attr("href", &icon).markup(">");
-    // Only pages that were requested with the right cookie may change anything.
+    // Only pages requested with the right cookie may change anything.
     if let Some(frame) = frame {
         html.markup("<meta name=\"retake-page-token\"");
         html.attr("content", &frame.tokens.page).markup(">");
@@ -119,7 +119,7 @@ pub(super) fn layout(
     if let Some(scope) = frame.and_then(|frame| frame.scope) {
         project_form(&mut html, section, scope);
     }
-    // These lists have a field of their own.
+    // These lists have a search field of their own.
     if !matches!(section, Section::Runs | Section::Tests) {
         html.markup(
             "<form class=\"find\" role=\"search\" aria-label=\"All output\" action=\"/runs\"><input type=\"search\" \
@@ -161,12 +161,12 @@ fn error_page(error: &RequestError) -> HtmlResponse {
     };
     main.markup("<section class=\"trouble\"><h1>").markup(title).markup("</h1><p>");
     main.code_spans(&error.message).markup("</p><p>");
-    // A link on our own page sends the cookie, which a link on another site does not.
+    // A link on this page sends the cookie, which a link on another site does not.
     main.markup("<a href=\"\">Try again</a> · <a href=\"/\">Overview</a></p></section>");
     layout(title, Section::None, None, &main)
 }
 
-/// The beginning of a cell. Its name is shown on narrow screens, on which the head of a table is not.
+/// The beginning of a cell. Its name is shown on narrow screens, which do not show the head of a table.
 pub(super) fn cell(html: &mut Html, name: &str, class: &'static str) {
     html.markup("<td").attr("data-name", name);
     html.markup(if class.is_empty() { "" } else { " class=\"" }).markup(class);
@@ -176,7 +176,7 @@ pub(super) fn cell(html: &mut Html, name: &str, class: &'static str) {
 /// A longer command may not fit into the heading.
 const SHORT: usize = 120;
 
-/// A command as the heading of its page. One that may be cut there can be expanded.
+/// A command as the heading of its page. One that may be cut can be expanded.
 pub(super) fn heading(html: &mut Html, command: &str) {
     html.markup("<h1 class=\"command\">").text(command).markup("</h1>");
     let lines = command.lines().count();

@@ -1,4 +1,4 @@
-//! The list of loops, and the frame around one of any kind.
+//! The list of loops, and the page of a loop of any kind.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::loops::{LoopDetail, LoopView};
 use crate::params::Params;
 use crate::projects::State;
 
-/// The runs of a loop that are listed on its page.
+/// How many runs of a loop are listed on its page.
 const RUNS: usize = 30;
 
 pub(crate) async fn loops(

@@ -1,4 +1,4 @@
-//! A matrix: what differs, its heat map, the samples of each cell, and comparisons.
+//! A matrix: conclusive differences, heat map, samples of each cell, and comparisons.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ use crate::chart;
 use crate::loops::matrix::{Cell, MatrixDetail};
 use crate::params::Params;
 
-/// Dots of all cells together, so that the page loads fast.
+/// Maximum number of dots of all cells together, so that the page loads fast.
 const MAX_DOTS: usize = 1500;
 
 pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id: LoopId) {
@@ -29,7 +29,7 @@ pub(super) fn write(html: &mut Html, matrix: &MatrixDetail, params: &Params, id:
         html.markup("; older ones were not searched");
     }
     html.markup("</p>");
-    // Without a measurement there is nothing to choose among.
+    // Without measurements there are no metrics to choose from.
     if matrix.cells.is_empty() && matrix.steps.is_empty() {
         html.markup("</div>");
     } else {
@@ -70,10 +70,10 @@ fn metrics(html: &mut Html, matrix: &MatrixDetail, params: &Params, id: LoopId) 
     html.markup("</nav></div>");
 }
 
-/// Differences that are listed before everything else.
+/// How many differences are listed above everything else.
 const MAX_DIFFERENCES: usize = 8;
 
-/// Comparisons with those that are sure first, and the largest differences first among those alike.
+/// Conclusive comparisons first, larger differences before smaller ones.
 fn by_significance(comparisons: &[Comparison]) -> Vec<&Comparison> {
     let rank = |one: &Comparison| match one.verdict {
         Verdict::Faster | Verdict::Slower => 0,
@@ -86,14 +86,14 @@ fn by_significance(comparisons: &[Comparison]) -> Vec<&Comparison> {
     sorted
 }
 
-/// Conclusive differences that are alike: one value of an axis against the first, wherever they go the same way.
+/// Conclusive differences of the same kind: one value of an axis against the first, in the same direction.
 struct AxisDifference<'a> {
     axis: &'a str,
     from: &'a str,
     to: &'a str,
     /// The largest first.
     found: Vec<&'a Comparison>,
-    /// Of the same two values, conclusive or not.
+    /// All comparisons of these two values, conclusive or not.
     compared: usize,
     /// The names of the other axes.
     others: Vec<&'a str>,
@@ -156,7 +156,7 @@ impl<'a> AxisDifference<'a> {
     }
 }
 
-/// What differs for sure, in sentences.
+/// Conclusive differences, in sentences.
 fn differences(html: &mut Html, matrix: &MatrixDetail) {
     if matrix.comparisons.is_empty() {
         return;
@@ -189,7 +189,7 @@ fn verdict_class(one: &Comparison) -> &'static str {
     }
 }
 
-/// A sign beside the colour.
+/// A symbol besides the colour.
 fn mark_of(one: &Comparison) -> &'static str {
     if one.is_more() { "▲" } else { "▼" }
 }
@@ -259,7 +259,7 @@ fn commits(html: &mut Html, series: &CommitSeries, unit: Option<&str>) {
     html.markup("</tbody></table></div></details>");
 }
 
-/// How far a median is from the first one: from `c0`, far below, over `c4`, alike, to `c8`.
+/// How far a median is from the first one: from `c0` (far below) over `c4` (equal) to `c8`.
 fn heat(ratio: f64) -> &'static str {
     const CLASSES: [&str; 9] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"];
     let step = (ratio.max(1e-9).ln() / 0.5f64.ln().abs() * 4.0).round().clamp(-4.0, 4.0);
@@ -324,8 +324,8 @@ fn in_column<'a>(matrix: &'a MatrixDetail, column: &'a [usize]) -> impl Iterator
     matrix.cells.iter().filter(move |cell| cell.indices[1..] == *column)
 }
 
-/// The comparison of a cell with the first of its column, which has the percentage: a ratio of the
-/// medians shown would be another number.
+/// The comparison of a cell with the first one of its column. Its percentage is shown, because a ratio of
+/// the displayed medians would be a different number.
 fn down_change<'a>(matrix: &'a MatrixDetail, cell: &Cell) -> Option<&'a Comparison> {
     let mut first = cell.indices.clone();
     *first.first_mut()? = 0;
@@ -357,7 +357,7 @@ fn heat_cell(
     if let Some(one) = change
         && let Some(size) = one.change_text()
     {
-        // What is not sure is no finding.
+        // An inconclusive difference is not highlighted.
         let sure = matches!(one.verdict, Verdict::Faster | Verdict::Slower);
         html.text(size).markup(if sure { ", " } else { " (not sure), " });
     }
@@ -402,7 +402,7 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
         cell(html, "median", "n");
         html.text(text_of(median)).markup("</td>");
         cell(html, "MAD", "n");
-        // Much smaller than the values, so in the unit that suits it.
+        // Much smaller than the values, so in a unit of its own.
         html.text(stats::value_text(mad, unit)).markup("</td>");
         cell(html, "runs", "n");
         html.text(one.values.len()).markup("</td></tr>");
@@ -436,7 +436,7 @@ fn comparisons(html: &mut Html, comparisons: &[Comparison]) {
     html.markup("</tbody></table></section>");
 }
 
-/// How the values of a page are written: all in the same unit and with the same digits, so that they can be
+/// The format of the values on a page: all in the same unit and with the same digits, so that they can be
 /// compared at a glance.
 pub(super) struct ValueScale {
     metric: String,
@@ -490,7 +490,7 @@ impl ValueScale {
     }
 }
 
-/// Commits as people write them.
+/// Abbreviates commits.
 pub(super) fn shorten_commits(text: &str) -> String {
     static COMMIT: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"\b([0-9a-f]{10})[0-9a-f]{30}\b").expect("a pattern"));

@@ -1,4 +1,4 @@
-//! The pages. Each works without its script, which only adds what a page cannot do by itself.
+//! The pages. Each works without its script, which only adds what HTML alone cannot do.
 
 mod agent;
 mod badge;

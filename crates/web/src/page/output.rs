@@ -1,4 +1,4 @@
-//! The output of a run on its page: one window of each stream, or of both in order of arrival, with
+//! The output of a run on its page: a window of each stream, or of both in order of arrival, with
 //! numbered lines that have addresses.
 
 use std::io;
@@ -25,7 +25,7 @@ const ABOVE: u64 = 400;
 pub(super) const MATCH: &str = "match";
 /// The id of the first line that an address names.
 pub(super) const LINE: &str = "line";
-/// Bytes that are counted through at most for a line that an address names.
+/// Maximum number of bytes that are read to find a line that an address names.
 const COUNTED: u64 = 4 << 30;
 
 /// How the output is laid out.
@@ -35,13 +35,13 @@ pub(super) enum Layout {
     Interleaved,
 }
 
-/// How it is looked at, which an address keeps.
+/// Display options, which an address keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Looks {
     layout: Layout,
-    /// Long lines are broken.
+    /// Long lines are wrapped.
     wrap: bool,
-    /// Lines say when they arrived.
+    /// Lines show their time of arrival.
     times: bool,
 }
 
@@ -56,23 +56,23 @@ struct Pane {
     window: OutputWindow,
     /// The lines that the address names.
     chosen: Option<RangeInclusive<u64>>,
-    /// Why not.
+    /// Why there are none.
     note: Option<String>,
 }
 
-/// A text that was searched for.
+/// The text of a search.
 struct SearchedText {
     text: String,
-    /// Where the first match ends, by the name of the offset of its output.
+    /// The offset at which the window with the first match begins, by the parameter name of its output.
     found: Option<(&'static str, u64)>,
-    /// Where to continue, by the name of each output that was not searched to its end.
+    /// The offset to continue from, for each output that was not searched to its end.
     unfinished: Vec<(&'static str, u64)>,
     matches: u64,
-    /// All output was counted through.
+    /// All matches were counted.
     counted: bool,
 }
 
-/// An output, with the names of its offset and of its lines in an address.
+/// An output, with the parameter names of its offset and its lines.
 struct PaneNames {
     source: OutputSource,
     offset: &'static str,
@@ -85,7 +85,7 @@ const PANES: [PaneNames; 3] = [
     PaneNames { source: OutputSource::Interleaved, offset: "all", lines: "merged" },
 ];
 
-/// Everything in an address that says which part is shown.
+/// All parameters that select the shown part.
 const PLACES: [(&str, &str); 7] = [
     ("out", ""),
     ("err", ""),
@@ -105,7 +105,7 @@ impl Layout {
     }
 }
 
-/// Lines that an address names: `12` or `12-20`.
+/// The lines that an address names: `12` or `12-20`.
 fn line_range(params: &Params, name: &str) -> Result<Option<RangeInclusive<u64>>, RequestError> {
     let Some(text) = params.get(name) else { return Ok(None) };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -118,7 +118,7 @@ fn line_range(params: &Params, name: &str) -> Result<Option<RangeInclusive<u64>>
 }
 
 impl OutputSection {
-    /// Whether an address names anything of the output.
+    /// Whether an address selects a part of the output.
     pub(super) fn is_asked_for(params: &Params) -> bool {
         let looks = [("view", ""), ("wrap", ""), ("times", "")];
         PLACES.iter().chain(&looks).any(|(name, _)| params.get(name).is_some())
@@ -130,7 +130,7 @@ impl OutputSection {
         names.iter().any(|name| params.get(name).is_some())
     }
 
-    /// `out` and `err` (or `all`) are offsets, `stdout` and `stderr` (or `merged`) lines; without any,
+    /// `out` and `err` (or `all`) are offsets, `stdout` and `stderr` (or `merged`) lines; without any of them,
     /// the end is shown.
     pub(super) fn read(
         store: &Store,
@@ -206,7 +206,7 @@ impl OutputSection {
         html.markup("</div><div id=\"chosen\" class=\"chosen-lines\" hidden><span></span> <button class=\"small\" data-lines=\"text\">Copy text</button> <button class=\"small\" data-lines=\"link\">Copy link</button> <button class=\"small\" data-lines=\"none\">Clear</button></div><div class=\"panes\">");
         let mut writer = LineWriter::new(self.searched.as_ref().map(|one| one.text.as_str()));
         for (pane, names) in self.panes.iter().zip(layout.panes()) {
-            // It stays empty, so the other one may have its space.
+            // A stream that stays empty leaves its space to the other one.
             let class = if pane.window.length == 0 && !running { "pane void" } else { "pane" };
             html.markup("<div class=\"").markup(class).markup("\"");
             self.pane(html, pane, names, (params, &path), &mut writer);
@@ -318,7 +318,7 @@ impl OutputSection {
         html.markup("</div></div>");
     }
 
-    /// A field that leads to a line, also without script.
+    /// A field to go to a line, which works without the script.
     fn line_form(
         &self,
         html: &mut Html,
@@ -341,7 +341,7 @@ impl OutputSection {
 }
 
 impl SearchedText {
-    /// Looks in one output; gives where its window is, if it has a match.
+    /// Searches one output; returns the position of its window if there is a match.
     fn look(
         &mut self,
         store: &Store,
@@ -356,7 +356,7 @@ impl SearchedText {
         self.counted &= looked_to >= length;
         let search = OutputSearch { wanted, from, direction: Direction::Forwards, since: None };
         let result = match (from, matches) {
-            // What was counted through need not be searched again.
+            // Output that was counted to its end need not be searched again.
             (0, 0) => SearchResult { found: None, looked_to, length, before: None },
             _ => output_search::find(store, id, names.source, &search)?,
         };
@@ -395,7 +395,7 @@ impl SearchedText {
     }
 }
 
-/// Where a line of an output begins; the last line where it has fewer.
+/// The offset of a line; of the last line if there are fewer.
 fn line_start(
     store: &Store,
     id: RunId,
@@ -418,7 +418,7 @@ fn line_start(
     }
 }
 
-/// How much of the output the window is, and where.
+/// Which part of the output the window shows.
 fn extent(window: &OutputWindow) -> String {
     let all = text::size(window.length);
     let shown = text::size(window.end - window.offset);

@@ -1,5 +1,5 @@
-//! Output as a numbered list: a line is an item, the browser counts. Matches of a search are marked across
-//! styles.
+//! Output as an ordered list: each line is an item, numbered by the browser. Matches of a search are marked
+//! across styles.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
@@ -12,14 +12,14 @@ use crate::ansi::Span;
 use crate::output_source::OutputSource;
 use crate::output_window::{Content, OutputWindow, WindowPiece};
 
-/// Writes windows; the first match and the first chosen line of all of them have an id.
+/// Writes windows; the first match and the first chosen line of all windows have an id.
 pub(super) struct LineWriter {
     marks: MatchMarks,
     searched: Option<String>,
     named_line: bool,
 }
 
-/// A line that is being written.
+/// An incomplete line.
 struct OpenLine {
     stream: Stream,
 }
@@ -39,7 +39,7 @@ impl LineWriter {
         if let Some(text) = &self.searched {
             self.marks.find(window, text);
         }
-        // The line that began before has no number here.
+        // A continued line has no number here.
         let first = window.line.map(|line| line + u64::from(window.begun));
         match first {
             Some(first) => html.markup("<ol class=\"lines\"").attr("start", first),
@@ -118,11 +118,11 @@ fn time(ms: u64) -> String {
     format!("+{}.{:03}", ms / 1000, ms % 1000)
 }
 
-/// The matches of a search in the text of a window, across its styles.
+/// Marks the matches of a search in the text of a window, across its styles.
 #[derive(Default)]
 struct MatchMarks {
     ranges: VecDeque<Range<usize>>,
-    /// How much of the text of the window has been written.
+    /// How much of the window's text has been written.
     at: usize,
     /// The first match has been written, with its id.
     named: bool,
@@ -134,7 +134,7 @@ impl MatchMarks {
             Content::Spans { spans } => Some(spans),
             Content::Text { .. } => None,
         });
-        // Changing the case of ASCII letters only keeps all offsets.
+        // Changing the case of ASCII letters keeps all offsets.
         let mut shown: String = spans.flatten().map(|span| span.1.as_str()).collect();
         shown.make_ascii_lowercase();
         let needle = text.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! The record at a glance.
+//! The overview page.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::params::{Params, address_of};
 use crate::projects::State;
 use crate::test_summary::{TestSummaries, TestSummary};
 
-/// Tests that are listed.
+/// How many tests are listed.
 const FLAKIEST: usize = 5;
 
 pub(crate) async fn overview(
@@ -76,9 +76,9 @@ pub(crate) async fn overview(
     Ok(layout("Overview", Section::Overview, Some(app.frame()), &main))
 }
 
-/// The commands that take longest, each by its slowest run.
+/// The commands with the longest runs, each by its slowest run.
 fn slowest(html: &mut Html, figures: &Figures, now: Timestamp) {
-    // A few runs that are all over in a moment are nothing to wait for.
+    // A few short runs are not worth a list.
     if figures.slowest.len() < 2 {
         return;
     }
@@ -90,7 +90,7 @@ fn slowest(html: &mut Html, figures: &Figures, now: Timestamp) {
     html.markup("</p></section>");
 }
 
-/// The tests that change their mind most often.
+/// The tests whose results change most often.
 fn flakiest(html: &mut Html, tests: &TestSummaries) {
     let mut flaky: Vec<&TestSummary> = tests.tests.iter().filter(|one| one.is_flaky()).collect();
     if flaky.is_empty() {
@@ -105,7 +105,7 @@ fn flakiest(html: &mut Html, tests: &TestSummaries) {
 
 pub(super) fn loops(html: &mut Html, loops: &[LoopSummary], now: Timestamp) {
     if loops.is_empty() {
-        html.markup("<p class=\"empty\">No loop was recorded yet. <code>retake matrix run</code> compares versions and settings, <code>retake agent run</code> lets a coding agent work.</p>");
+        html.markup("<p class=\"empty\">No loop has been recorded yet. <code>retake matrix run</code> compares versions and settings, <code>retake agent run</code> lets a coding agent work.</p>");
         return;
     }
     html.markup("<table class=\"loops\"><thead><tr><th scope=\"col\">State</th><th scope=\"col\">Kind</th><th scope=\"col\">Loop</th><th scope=\"col\">Started</th><th scope=\"col\" class=\"id\">Id</th></tr></thead><tbody id=\"rows\">");
@@ -203,7 +203,7 @@ fn audit(html: &mut Html, overview: &Overview, head: Head) {
     );
 }
 
-/// `1 234 567`, with spaces that do not break.
+/// `1 234 567`, with non-breaking spaces.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

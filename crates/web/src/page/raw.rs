@@ -1,8 +1,8 @@
-//! Output as a file: its bytes, checked like everything else that is shown.
+//! Output as a download: its bytes, verified like everything else that is shown.
 //!
-//! Pieces are read one after the other, each with a query of its own, so that a slow client holds
-//! nothing of the record. A piece that was altered ends the transfer before its end, which the client
-//! notices by the length.
+//! Pieces are read one after the other, each with its own query, so that a slow client does not hold
+//! a snapshot of the record. An altered piece ends the transfer early, which the client notices by the
+//! length.
 
 use std::io;
 use std::pin::Pin;
@@ -42,7 +42,7 @@ pub(crate) async fn raw(
         let (length, bytes) = piece(store, id, source, 0)?;
         Ok((id, length, bytes))
     };
-    // What is damaged at its beginning is said as a page.
+    // Damage at the beginning is reported as a page.
     let (id, length, first) = app.store.read_large(find).await?;
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(send(app, id, source, (first, length), sender));
@@ -81,7 +81,7 @@ fn piece(
 
 type Sender = mpsc::Sender<io::Result<Bytes>>;
 
-/// Sends as many bytes as there were at the beginning; a run may write more meanwhile.
+/// Sends as many bytes as there were at the beginning; a running command may write more meanwhile.
 async fn send(
     app: Arc<App>,
     id: RunId,

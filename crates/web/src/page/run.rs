@@ -1,4 +1,4 @@
-//! One run: everything that is known of it, and what it wrote.
+//! One run: all facts about it, and its output.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,14 +91,14 @@ pub(crate) async fn run(
 }
 
 impl App {
-    /// What an iteration changed, where the checkpoints around it can be read.
+    /// What an iteration changed, if the checkpoints around it can be read.
     async fn changes_of(&self, view: &IterationView) -> Option<Result<Arc<TreeDiff>, String>> {
         let (diffs, trees) = (self.checkpoint_diffs.as_ref()?, view.trees()?);
         Some(diffs.get(&trees).await)
     }
 }
 
-/// What a run wrote: an agent's events as a conversation, anything else as it is.
+/// The output of a run: an agent's events as a conversation, anything else as it is.
 enum ShownOutput {
     Output(OutputSection),
     Transcript(Box<IterationView>, Transcript),
@@ -117,22 +117,22 @@ impl ShownOutput {
     }
 }
 
-/// What is known of a run besides itself.
+/// Facts about a run from outside of its own record.
 struct RunContextView {
     reasons: Arc<FailureReasons>,
     numbers: Vec<Option<u64>>,
     history: RunHistory,
     /// The page may run it again.
     offered: bool,
-    /// Who reported it is a run of this record; a bundle is none.
+    /// The reporter is a run of this record, not a bundle.
     reported_by_run: bool,
-    /// Of a stream that a shared record has less of than was recorded: what it has, and what was.
+    /// Streams of which a shared record has less than was recorded: what it has, and what was recorded.
     left_out: Vec<(Stream, u64, u64)>,
 }
 
 impl RunContextView {
     fn read(app: &App, store: &Store, run: &Run) -> Result<Self, RequestError> {
-        // Output that is damaged is reported where it would stand.
+        // Damaged output is reported in its own place.
         let reasons = app.reasons.of(store, run).unwrap_or_default();
         let numbers = reasons.numbers(store, run.intent.id(), &app.lines);
         let history = RunHistory::read(store, run)?;
@@ -150,7 +150,7 @@ impl RunContextView {
     }
 }
 
-/// What a shared record does not have of a run's output.
+/// Output of a run that a shared record does not have.
 fn left_out(store: &Store, run: &Run) -> Result<Vec<(Stream, u64, u64)>, RequestError> {
     let mut found = Vec::new();
     let Some(outcome) = &run.outcome else { return Ok(found) };
@@ -165,7 +165,7 @@ fn left_out(store: &Store, run: &Run) -> Result<Vec<(Stream, u64, u64)>, Request
     Ok(found)
 }
 
-/// The iterations before and after it, by their numbers.
+/// Links to the iterations before and after it.
 fn iterations_beside(html: &mut Html, view: &IterationView) {
     let IterationView { previous, next, .. } = view;
     if previous.is_none() && next.is_none() {
@@ -183,7 +183,7 @@ fn iterations_beside(html: &mut Html, view: &IterationView) {
     html.markup("</nav>");
 }
 
-/// The runs before and after it.
+/// Links to the runs before and after it.
 fn series(html: &mut Html, run: &Run, history: &RunHistory) {
     let what = match history.series {
         RunSeries::Command => "Runs of the same command",
@@ -210,7 +210,7 @@ fn series(html: &mut Html, run: &Run, history: &RunHistory) {
     html.markup("</nav>");
 }
 
-/// How to run it once more.
+/// The command that runs it again.
 fn again(html: &mut Html, run: &Run, offered: bool) {
     html.markup("<p class=\"again\"><code id=\"again-line\">retake again ");
     html.text(run.intent.id().short());
@@ -250,7 +250,7 @@ fn head(html: &mut Html, run: &Run, context: &RunContextView, view: Option<&Iter
         }
     }
     html.markup("</p>");
-    // That of a failed run stands below, with everything else that says why.
+    // The error of a failed run is below, with everything else about the failure.
     if run.success()
         && let Some(text) = error_text(run)
     {
@@ -264,14 +264,14 @@ fn head(html: &mut Html, run: &Run, context: &RunContextView, view: Option<&Iter
     html.markup("</div>");
 }
 
-/// What went wrong besides what the badge says, and what to do about it.
+/// The error, unless the badge says it already, and what to do about it.
 pub(super) fn error_text(run: &Run) -> Option<String> {
     let outcome = run.outcome.as_ref()?;
     let error = outcome.error.as_ref()?;
     let is_said = match error.code {
-        // What a printed result did not carry is on this page.
+        // A printed result may have been cut; this page has all of it.
         ErrorCode::OutputTooLarge => true,
-        // That it exited with a code is what the badge says.
+        // The badge shows the exit code.
         ErrorCode::Failed => outcome.kind == OutcomeKind::Exited && error.hint.is_none(),
         _ => false,
     };
@@ -285,7 +285,7 @@ pub(super) fn error_text(run: &Run) -> Option<String> {
     })
 }
 
-/// What a reader of the page can do about an error. Records of earlier releases bring their own.
+/// What a reader of the page can do about an error. Records of earlier releases bring their own hints.
 fn hint(error: &RunError) -> Option<&'static str> {
     Some(match (error.code, error.detail) {
         (ErrorCode::Timeout, _) => "allow more time, or check its output for what it waited for",
@@ -370,7 +370,7 @@ fn facts(html: &mut Html, tree: &StoredRunTree, context: &RunContextView) {
     }
 }
 
-/// A row of a `<dl>` with several values; none where there is no value.
+/// A row of a `<dl>` with several values; omitted without any.
 fn list(html: &mut Html, name: &'static str, values: impl Iterator<Item = String>) {
     let values: Vec<String> = values.collect();
     if values.is_empty() {
@@ -394,7 +394,7 @@ fn correlation(html: &mut Html, intent: &Intent, reported_by_run: bool) {
     html.definition("commit", ids.repo_sha.as_deref().unwrap_or_default());
     if let Some(reporter) = intent.reported_by {
         html.markup("<dt>reported</dt><dd>");
-        // A bundle is no run; its name leads nowhere.
+        // A bundle is not a run, so there is no link.
         if reported_by_run {
             html.markup("from inside the sandbox of ")
                 .link(&format!("/runs/{reporter}"), reporter.short())

@@ -1,4 +1,4 @@
-//! The columns of a list of runs. Outcome and command are always there; the reader chooses the others,
+//! The columns of a list of runs. Outcome and command are always shown; the reader chooses the others,
 //! and the choice is part of the address.
 
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::run_table::{bar, elapsed};
 use crate::error::RequestError;
 use crate::params::{Params, address_of};
 
-/// The name of a choice in an address.
+/// The parameter of a choice in an address.
 const PARAMETER: &str = "col";
-/// More columns than these do not fit beside each other.
+/// More columns than these do not fit.
 const MOST_FITTING: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Column {
     ];
     const USUAL: [Self; 4] = [Self::Started, Self::Took, Self::Kind, Self::Id];
 
-    /// As addresses have it, as people read it, and its class.
+    /// Its name in addresses, its title, and its class.
     fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Started => ("started", "Started", "when"),
@@ -70,7 +70,7 @@ impl Column {
     }
 }
 
-/// Which columns a list has, in their order.
+/// The columns of a list, in order.
 #[derive(Clone, Debug)]
 pub(super) struct RunColumns(Vec<Column>);
 
@@ -87,7 +87,7 @@ impl RunColumns {
             if !Column::ALL.iter().any(|column| column.names().0 == *name) {
                 let known = Column::ALL.map(|column| column.names().0).join(", ");
                 return Err(RequestError::bad_request(format!(
-                    "{PARAMETER}={name} is none of {known}"
+                    "{PARAMETER}={name} is not one of {known}"
                 )));
             }
         }
@@ -98,7 +98,7 @@ impl RunColumns {
         Ok(Self(Column::ALL.into_iter().filter(has).collect()))
     }
 
-    /// The table up to its rows. With the parameters of its page, the headings sort.
+    /// The table up to its rows. With the parameters of its page, the headings sort it.
     pub(super) fn begin_table(&self, html: &mut Html, sorted: Option<&Params>) {
         html.markup("<div class=\"scroll\"><table class=\"runs");
         html.markup(if self.0.len() > MOST_FITTING { " many" } else { "" });
@@ -137,7 +137,7 @@ impl RunColumns {
         html.markup("</tbody></table></div>");
     }
 
-    /// The cells of a run behind its outcome and command.
+    /// The cells of a run after its outcome and command.
     pub(super) fn cells(
         &self,
         html: &mut Html,
@@ -157,7 +157,7 @@ impl RunColumns {
         }
     }
 
-    /// The cells of a loop. What differs from run to run is left out.
+    /// The cells of a loop. Values that differ between its runs are left out.
     pub(super) fn loop_cells(&self, html: &mut Html, runs: &LoopRuns, now: Timestamp) {
         let newest = &runs.newest;
         for column in &self.0 {
@@ -172,7 +172,7 @@ impl RunColumns {
         }
     }
 
-    /// A form that chooses columns and leaves everything else as it is.
+    /// A form that chooses columns and keeps all other parameters.
     pub(super) fn form(&self, html: &mut Html, params: &Params) {
         html.markup("<details class=\"columns\" id=\"columns\"><summary>Columns</summary><form action=\"/runs\">");
         let kept = params.pairs().filter(|(name, _)| !matches!(*name, PARAMETER | "cursor"));
@@ -196,7 +196,7 @@ impl RunColumns {
     }
 }
 
-/// The beginning of a cell, with its name for screens on which the head is not shown.
+/// The beginning of a cell, with its name for screens that do not show the head.
 fn open(html: &mut Html, column: Column) {
     let (_, name, class) = column.names();
     html.markup("<td").attr("class", class);
@@ -216,7 +216,7 @@ fn took(html: &mut Html, run: &Run, (longest, now): (Option<u64>, Timestamp)) {
     }
 }
 
-/// A link to the runs that have the same.
+/// A link to all runs with the same value.
 fn alike(html: &mut Html, name: &str, value: &str, shown: &str) {
     html.markup("<a").attr("href", address_of("/runs", &[(name, value)])).attr("title", value);
     html.markup(">").text(shown).markup("</a>");
@@ -289,7 +289,11 @@ mod tests {
         assert_eq!(chosen.0, [Column::Host, Column::Id]);
         assert_eq!(RunColumns::from_params(&params(&[])).unwrap().0, Column::USUAL);
         let error = RunColumns::from_params(&params(&[("col", "colour")])).unwrap_err();
-        assert!(error.message.contains("col=colour is none of started, took"), "{}", error.message);
+        assert!(
+            error.message.contains("col=colour is not one of started, took"),
+            "{}",
+            error.message
+        );
     }
 
     #[test]

@@ -11,14 +11,14 @@ use super::matrix;
 use super::run_columns::RunColumns;
 use crate::loops::RecordedPlan;
 
-/// Whether rows can be marked to be compared.
+/// Whether rows can be marked for a comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marking {
     None,
     Compare,
 }
 
-/// A table of runs: how, what, when, how long.
+/// A table of runs: outcome, command, start, duration.
 pub(super) fn run_table(html: &mut Html, runs: &[Run], now: Timestamp) {
     let columns = RunColumns::default();
     let longest = longest(runs.iter());
@@ -29,7 +29,7 @@ pub(super) fn run_table(html: &mut Html, runs: &[Run], now: Timestamp) {
     RunColumns::end_table(html);
 }
 
-/// A table of runs that stand for several.
+/// A table of runs that each stand for several.
 pub(super) fn repeated_table(html: &mut Html, runs: &[(Run, usize)], now: Timestamp) {
     let columns = RunColumns::default();
     let longest = longest(runs.iter().map(|(run, _)| run));
@@ -40,7 +40,7 @@ pub(super) fn repeated_table(html: &mut Html, runs: &[(Run, usize)], now: Timest
     RunColumns::end_table(html);
 }
 
-/// The longest duration, which the bars of a table are compared with.
+/// The longest duration, which sets the scale of the bars of a table.
 pub(super) fn longest<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<u64> {
     runs.filter_map(|run| Some(run.outcome.as_ref()?.duration_ms)).max()
 }
@@ -55,7 +55,7 @@ pub(super) fn run_row(
     row(html, run, columns, scale, marking, 1);
 }
 
-/// A row for a run, or for this many like it.
+/// A row for a run, or for `count` equal ones.
 fn row(
     html: &mut Html,
     run: &Run,
@@ -67,7 +67,7 @@ fn row(
     let intent = &run.intent;
     html.markup("<tr").attr("data-id", intent.id()).markup("><td class=\"how\">");
     run_badge(html, run);
-    // The command may be cut; what stands beside it is not.
+    // The command may be cut; the values beside it are not.
     html.markup("</td><td class=\"what\"><div class=\"line\"><a");
     html.attr("href", format!("/runs/{}", intent.id()));
     html.attr("title", intent.command()).markup(">").text(intent.command()).markup("</a>");
@@ -94,7 +94,7 @@ fn row(
     html.markup("</tr>\n");
 }
 
-/// The values of the cell of a matrix that a run measured; empty for any other run.
+/// The axis values of the cell that a run measured; empty for any other run.
 pub(super) fn cell_values(intent: &Intent) -> String {
     let axes = CellLabels::axes(&intent.request.labels);
     let values = axes.map(|(axis, value)| format!("{axis}={}", matrix::shorten_commits(value)));
@@ -136,7 +136,7 @@ pub(super) fn loop_row(
     html.markup("</tr>\n");
 }
 
-/// How long something runs; the script moves it.
+/// The time since a start; the script updates it.
 pub(super) fn elapsed(html: &mut Html, since: Timestamp, now: Timestamp) {
     let seconds = now.duration_since(since).as_secs().max(0);
     html.markup("<span").attr("data-since", since).markup(">");
@@ -148,7 +148,7 @@ pub(super) fn elapsed(html: &mut Html, since: Timestamp, now: Timestamp) {
     html.markup("</span>");
 }
 
-/// A duration beside the longest one, on a logarithmic scale.
+/// A duration relative to the longest one, on a logarithmic scale.
 pub(super) fn bar(html: &mut Html, ms: u64, longest: u64) {
     let magnitude = |ms: u64| (ms.max(1) as f64).ln() + 1.0;
     let width = magnitude(ms) / magnitude(longest) * 100.0;

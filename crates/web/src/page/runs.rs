@@ -27,9 +27,9 @@ use crate::store_pool::Store;
 
 const PAGE: usize = 50;
 const HITS: usize = 30;
-/// What an address says besides filters that have a field; a form keeps it.
+/// Filters without a field of their own; a form keeps them.
 const KEPT: [&str; 5] = ["loop", "session_id", "task_id", "run_id", "col"];
-/// Fields that are unfolded only where one of them is used.
+/// Fields that are folded unless one of them is used.
 const FURTHER: [&str; 8] =
     ["label", "cwd", "host", "changed", "since", "until", "tests_failed", "sort"];
 
@@ -52,12 +52,12 @@ impl Sort {
         let word = params.get("sort").unwrap_or_default();
         let found = Self::ALL.into_iter().find(|(_, known, _)| *known == word);
         found.map(|(sort, ..)| sort).ok_or_else(|| {
-            RequestError::bad_request(format!("sort={word} is none of oldest, slowest, fastest"))
+            RequestError::bad_request(format!("sort={word} is not one of oldest, slowest, fastest"))
         })
     }
 }
 
-/// What the list shows.
+/// The content of the list.
 enum Listing {
     Hits(SearchResults),
     Runs(RunPage, Vec<String>),
@@ -82,7 +82,7 @@ impl Listing {
         }
         let order = match (sort, by_duration) {
             (Sort::Start(order), _) => order,
-            // What runs has no duration yet.
+            // A running command has no duration yet.
             _ if filter.status == Some(RunStatus::Running) => StartOrder::default(),
             (Sort::Duration(_), None) => StartOrder::default(),
             (Sort::Duration(order), Some(all)) => {
@@ -167,7 +167,7 @@ fn left_out(html: &mut Html, unreadable: &[String]) {
     }
 }
 
-/// The filters that apply, each with a link that takes it away.
+/// The active filters, each with a link that removes it.
 fn chips(html: &mut Html, params: &Params) {
     let applied = |(name, _): &(&str, &str)| !matches!(*name, "cursor" | "limit" | "col" | "deep");
     let applied: Vec<(&str, &str)> = params.pairs().filter(applied).collect();
@@ -191,7 +191,7 @@ fn chips(html: &mut Html, params: &Params) {
             other => other,
         };
         let shown = match *name {
-            // The last digits tell loops apart, as in the list.
+            // The last digits identify loops, as in the list.
             "loop" => value.parse::<LoopId>().map_or_else(|_| (*value).to_owned(), |id| id.short()),
             "tests_failed" => "yes".to_owned(),
             "status" => value.replace('_', " "),
@@ -205,7 +205,7 @@ fn chips(html: &mut Html, params: &Params) {
     html.markup("<li class=\"all\"><a href=\"/runs\">Clear all</a></li></ul>");
 }
 
-/// What is being typed may end in the middle of a word.
+/// The last word may be incomplete while it is typed.
 fn words(text: &str) -> String {
     if text.ends_with(char::is_alphanumeric) { format!("{text}*") } else { text.to_owned() }
 }
@@ -244,7 +244,7 @@ fn further(html: &mut Html, params: &Params) {
         ""
     });
     html.markup("><summary>More filters</summary><div class=\"filters\">");
-    // One more for another label.
+    // An empty field for one more label.
     for value in params.all("label").chain([""]) {
         html.markup("<label>Label<input name=\"label\" placeholder=\"KEY=VALUE\"");
         html.attr("value", value).markup("></label>");
@@ -260,7 +260,7 @@ fn further(html: &mut Html, params: &Params) {
     }
     for (name, label) in [("since", "From"), ("until", "Before")] {
         let value = params.get(name).unwrap_or_default();
-        // A moment in an address does not fit into a field for a day.
+        // A field for a day cannot hold a time of day.
         let kind = if matches!(value.len(), 0 | 10) { "date" } else { "text" };
         html.markup("<label>").markup(label).markup("<input").attr("name", name);
         html.attr("type", kind).attr("value", value).markup("></label>");
@@ -403,7 +403,7 @@ fn hits(html: &mut Html, found: &SearchResults, params: &Params) {
     html.markup("</div>");
 }
 
-/// What of the output was not looked at, and how to search it too.
+/// How much of the output was not searched, and how to search it too.
 fn not_searched(html: &mut Html, bytes: u64, params: &Params) {
     let size = text::size(bytes);
     if params.get("deep").is_some() {
@@ -412,13 +412,13 @@ fn not_searched(html: &mut Html, bytes: u64, params: &Params) {
         html.markup(" of older output were not searched; <code>retake runs search --all</code> searches all output.</p>");
         return;
     }
-    // A script follows the link when nothing was found.
+    // A script follows the link if nothing was found.
     html.markup("<p class=\"faint\" id=\"deeper\" role=\"status\">").text(size);
     html.markup(" in the middle of large outputs, or not indexed yet, were not searched. <a");
     html.attr("href", params.with("/runs", &[("deep", "1")])).markup(">Search them too</a></p>");
 }
 
-/// The run, opened at what was found in it.
+/// The address of a run, at the match.
 fn hit_address(hit: &SearchHit) -> String {
     let path = format!("/runs/{}", hit.run.intent.id());
     let found = hit.matches.first().and_then(|range| hit.snippet.get(range.clone()));

@@ -1,4 +1,4 @@
-//! Every test that runs named, and the page of one.
+//! All named tests of all runs, and the page of one test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::test_summary::{
 };
 
 const PAGE: usize = 50;
-/// Results of one test that its page is made of, and those that have a row.
+/// How many results of a test its page reads, and how many it lists.
 const RESULTS: usize = 500;
 const ROWS: usize = 100;
 
@@ -89,7 +89,7 @@ fn nothing(html: &mut Html, all: &TestSummaries, query: &TestQuery) {
     html.markup("</div>");
 }
 
-/// A table of tests: how, which, lately, since when, how long.
+/// A table of tests: last result, name, newest results, start of failures, duration.
 pub(super) fn test_table(html: &mut Html, tests: &[&TestSummary]) {
     html.markup("<table class=\"tests\"><thead><tr><th scope=\"col\">Last</th><th scope=\"col\">Test</th><th scope=\"col\">Last ");
     html.text(DRAWN).markup(" results</th><th scope=\"col\" class=\"n\">Flaky</th><th scope=\"col\">Failing since</th><th scope=\"col\" class=\"n\">Took</th></tr></thead><tbody data-rows>");
@@ -139,7 +139,7 @@ fn duration(ms: u64) -> String {
     text::duration(Duration::from_millis(ms))
 }
 
-/// Results as a row of marks, oldest first, in words for who cannot see them.
+/// Results as a row of marks, oldest first, with a description for screen readers.
 fn strip(html: &mut Html, results: &[DrawnResult]) {
     let failed = results.iter().filter(|result| result.status.is_failure()).count();
     html.markup("<span class=\"results\" role=\"img\"")
@@ -177,7 +177,7 @@ fn pages(html: &mut Html, params: &Params, query: &TestQuery, count: usize) {
     html.markup("</p>");
 }
 
-/// A test, with the run in which it failed last.
+/// A test, with the run in which it last failed.
 struct TestView {
     history: TestHistory,
     failure: Option<(RunId, Option<String>)>,
@@ -200,7 +200,7 @@ impl TestView {
     }
 }
 
-/// What a run says of why a test failed.
+/// The error that a run recorded for a test.
 fn error_text(run: &Run, name: &str) -> Option<String> {
     let effects = run.outcome.as_ref()?.effects.as_ref()?;
     let results = Effects::observations(effects)?.test_results.as_ref()?;
@@ -212,7 +212,7 @@ pub(crate) async fn test(State(app): State<Arc<App>>, uri: Uri) -> Result<HtmlRe
     let name = params.get("name").unwrap_or_default().to_owned();
     let view = app.store.read(move |store| TestView::read(store, &name)).await?;
     let history = &view.history;
-    let missing = || RequestError::not_found("no result is left of this test");
+    let missing = || RequestError::not_found("this test has no results any more");
     let summary = TestSummary::of(history).ok_or_else(missing)?;
     let mut main = Html::new();
     main.markup("<div class=\"head\"><p class=\"crumbs\"><a href=\"/tests\">Tests</a></p><h1 class=\"command\">");

@@ -1,5 +1,5 @@
-//! An iteration of an agent as a conversation: what it said, each call of a tool with its input, what came
-//! of it folded, and what the iteration changed.
+//! An iteration of an agent as a conversation: its messages, each tool call with its input and folded
+//! result, and the changes of the iteration.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::loops::transcript::{
     AgentNote, Excerpt, ToolCall, ToolResult, Transcript, TranscriptItem,
 };
 
-/// Lines of a text that are shown without being unfolded.
+/// Texts with more lines are folded.
 const SHORT: usize = 6;
-/// Files that are listed.
+/// How many files are listed.
 const FILES: usize = 60;
-/// Files whose differences are shown, and lines up to which they are unfolded.
+/// How many files' differences are shown, and up to how many lines they are unfolded.
 const CHANGED_FILES: usize = 40;
 const UNFOLDED_LINES: usize = 60;
 
@@ -32,7 +32,7 @@ pub(super) struct TranscriptPage<'a> {
     pub(super) id: RunId,
     pub(super) view: &'a IterationView,
     pub(super) transcript: &'a Transcript,
-    /// What the checkpoints around it say, where there are any.
+    /// The difference between the checkpoints around it, if they exist.
     pub(super) changes: Option<&'a Result<Arc<TreeDiff>, String>>,
     pub(super) running: bool,
 }
@@ -162,7 +162,7 @@ fn files(html: &mut Html, lists: &[(&'static str, &'static str, &Vec<PathBuf>)])
     html.markup("</ul>");
 }
 
-/// The files that an iteration changed, from the checkpoints around it. Few lines are unfolded.
+/// The files that an iteration changed, from the checkpoints around it. Short differences are unfolded.
 pub(super) fn write_changes(
     html: &mut Html,
     changes: &Result<Arc<TreeDiff>, String>,
@@ -285,7 +285,7 @@ fn write_call(html: &mut Html, call: &ToolCall, at: usize) {
 fn write_result(html: &mut Html, result: &ToolResult, at: usize, title: &'static str) {
     let ToolResult { content, is_error, exit_code } = result;
     html.markup("<details").attr("id", format!("r{at}"));
-    // What went wrong is what a reader looks for.
+    // Errors are what a reader looks for.
     if *is_error || (content.lines <= SHORT && !content.text.is_empty()) {
         html.markup(" open");
     }
@@ -331,7 +331,7 @@ fn write_note(html: &mut Html, note: &AgentNote) {
             html.text(message);
         }
         AgentNote::Retry { attempt } => {
-            html.markup("A request is tried again, attempt ").text(attempt);
+            html.markup("Retrying a request, attempt ").text(attempt);
         }
         AgentNote::LimitNear => _ = html.markup("The limit of the account is near"),
         AgentNote::LimitReached => _ = html.markup("The limit of the account is reached"),

@@ -1,4 +1,4 @@
-//! Runs whose changed files are reported, in trees of more and more files.
+//! Runs whose changed files are reported, in trees with more and more files.
 
 use std::path::Path;
 
@@ -60,7 +60,7 @@ fn plant(tree: &Path, files: u64) -> Result<(), String> {
         let file = directory.join(format!("f{}", number % PER_DIRECTORY));
         std::fs::write(file, format!("file {number}\n")).map_err(text)?;
     }
-    // What is still to be written would disturb what comes next.
+    // Pending writes would disturb the next measurement.
     // SAFETY: no arguments.
     unsafe { libc::sync() };
     Ok(())

@@ -66,7 +66,7 @@ pub(super) fn matrices(page: &mut Page, largest: u64) -> Result<(), String> {
         std::fs::create_dir(project.join(".agent")).map_err(text)?;
         std::fs::write(project.join("matrix.yml"), configuration(cells)).map_err(text)?;
         let dir = project.display().to_string();
-        // Else the record would be that of the repository around the target directory.
+        // Otherwise the record would be that of the repository around the target directory.
         let line = |words: &str| {
             format!(
                 "cd {dir} && export RETAKE_STORE={dir}/.agent/data && exec {} matrix {words}",
@@ -123,7 +123,7 @@ fn loop_pages(retake: &Path, store: &Path, growth: &mut Growth) -> Result<(), St
     Ok(())
 }
 
-/// Fails unless as many runs are in the record.
+/// Fails unless this many runs are in the record.
 fn ran(store: &Path, wanted: u64) -> Result<(), String> {
     let database = rusqlite::Connection::open(store.join("retake.db")).map_err(text)?;
     let there = database.query_row("SELECT count(*) FROM runs", [], |row| row.get::<_, i64>(0));

@@ -1,7 +1,7 @@
-//! How cost grows with what there is: runs in the record, iterations of a loop, cells of a matrix, files
+//! How costs grow: with the runs in the record, the iterations of a loop, the cells of a matrix, the files
 //! in a tree.
 //!
-//! What is shown is what people start, as whole processes. Each row says what is expected of it, and one that
+//! Measures whole processes, as users start them. Each row has an expected growth, and a row that
 //! grows faster is marked.
 
 mod files;
@@ -15,15 +15,17 @@ use super::exec::timed;
 use super::median;
 use crate::page::Page;
 
-/// Runs of the largest record, unless [`LARGEST_VARIABLE`] says how many. Ten million take an hour more, 20 GB,
+/// Runs of the largest record; [`LARGEST_VARIABLE`] overrides it. Ten million take an hour more, 20 GB,
 /// and another 20 GB in PostgreSQL.
 const LARGEST: u64 = 1_000_000;
-/// Loops, matrices and trees become smaller with a smaller record, and not larger with a larger one.
+/// A smaller value also makes loops, matrices and trees smaller; a larger one does not make them larger.
 const LARGEST_VARIABLE: &str = "RETAKE_BENCH_RUNS";
 
 pub(crate) fn run() -> Result<(), String> {
     let largest = match std::env::var(LARGEST_VARIABLE) {
-        Ok(text) => text.parse().map_err(|_| format!("{LARGEST_VARIABLE}={text} is no number"))?,
+        Ok(text) => {
+            text.parse().map_err(|_| format!("{LARGEST_VARIABLE}={text} is not a number"))?
+        }
         Err(_) => LARGEST,
     };
     let mut page = Page::new(
@@ -53,7 +55,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// The amounts to measure: tenfold steps up to the largest, three to five of them.
+/// The amounts to measure: steps by a factor of ten up to the largest, three to five of them.
 fn steps(largest: u64, smallest: u64) -> Vec<u64> {
     let smallest = smallest.min(largest / 100).max(1);
     let mut steps: Vec<u64> = std::iter::successors(Some(smallest), |step| step.checked_mul(10))
@@ -65,7 +67,7 @@ fn steps(largest: u64, smallest: u64) -> Vec<u64> {
     steps
 }
 
-/// What ten times as much should take.
+/// The expected growth for ten times as much.
 #[derive(Clone, Copy)]
 enum Expected {
     Same,
@@ -90,7 +92,7 @@ impl Growth {
         Self { steps: steps.to_vec(), rows: Vec::new() }
     }
 
-    /// The figure of a row at the next amount.
+    /// Adds the figure of a row at the next amount.
     fn add(&mut self, what: &str, expected: Expected, value: f64) {
         match self.rows.iter_mut().find(|row| row.what == what) {
             Some(row) => row.values.push(value),
@@ -119,7 +121,7 @@ impl Growth {
             Expected::Tenfold => 10.0,
         };
         cells.push(match row.values[..] {
-            // The last step may be a shorter one.
+            // The last step may be smaller than a factor of ten.
             [.., before, last] if row.values.len() == self.steps.len() => {
                 let [.., fewer, most] = self.steps[..] else { unreachable!("as many as values") };
                 let decades = (most as f64 / fewer as f64).log10();
@@ -157,7 +159,7 @@ fn with_commas(number: u64) -> String {
     text
 }
 
-/// The milliseconds of the middle of several tries; of one, where it takes longer than a second.
+/// The median duration of several tries in milliseconds; of one try, if it takes longer than a second.
 fn middle(tries: usize, mut once: impl FnMut() -> Result<f64, String>) -> Result<f64, String> {
     let mut times = Vec::new();
     for _ in 0..tries {
@@ -174,7 +176,7 @@ fn command_ms(words: &[String], tries: usize) -> Result<f64, String> {
     middle(tries, || Ok(timed(words)?.0 / 1000.0))
 }
 
-/// The same for a command that may well answer with another code than 0, such as a comparison.
+/// The same for a command that may exit with a code other than 0, such as a comparison.
 fn answer_ms(line: &str, tries: usize) -> Result<f64, String> {
     middle(tries, || {
         let begun = Instant::now();

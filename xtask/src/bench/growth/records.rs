@@ -1,4 +1,4 @@
-//! A record of more and more runs: what is asked of it, and what is added to it.
+//! A record with more and more runs: queries of it, and additions to it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +35,7 @@ pub(super) fn run(page: &mut Page, largest: u64) -> Result<(), String> {
     for &runs in &steps {
         let own = std::env::current_exe().map_err(text)?;
         let mut fill = Command::new(own);
-        // In a process of its own: what this one ever used counts as used by those it starts.
+        // In a separate process: this one's peak memory would count as that of the processes it starts.
         fill.args(["spin", "growth", "fill"]).arg(&record.root);
         crate::test::succeed(fill.args([filled.to_string(), runs.to_string()]))?;
         record.measure(runs, &mut growth)?;
@@ -51,7 +51,7 @@ pub(super) fn run(page: &mut Page, largest: u64) -> Result<(), String> {
     std::fs::remove_dir_all(&directory).map_err(text)
 }
 
-/// `STORE FROM TO`: adds runs, and has them indexed.
+/// `STORE FROM TO`: adds runs, and indexes them.
 pub(super) fn spin_fill(words: &[&str]) -> Result<(), String> {
     let &[root, from, to] = words else { return Err("spin growth fill STORE FROM TO".into()) };
     let root = Path::new(root);
@@ -74,7 +74,7 @@ impl Record {
         start.into_iter().chain(words.iter().map(ToString::to_string)).collect()
     }
 
-    /// A word that one run printed.
+    /// A word that only one run printed.
     fn rare_word(runs: u64) -> String {
         format!("needle{}", runs / 10 * 5)
     }
@@ -93,7 +93,7 @@ impl Record {
         ];
         for (name, words) in quick {
             let words = self.command(words);
-            // The first after the fill brings the record up to date.
+            // The first query after the fill brings the record up to date.
             timed(&words)?;
             growth.add(name, Expected::Same, command_ms(&words, 41)?);
         }
@@ -138,7 +138,7 @@ impl Record {
             ("ui: tests", "/tests"),
         ];
         for (name, path) in pages {
-            // What is counted once is counted here.
+            // The first request starts the cached counts.
             server.get(path)?;
             let time = middle(21, || Ok(server.get(path)?.0))?;
             growth.add(name, Expected::Same, time);

@@ -1,4 +1,4 @@
-//! How often the verdicts of a matrix are right, and what it costs beyond its runs: the driver, the plan,
+//! How often the verdicts of a matrix are right, and its cost beyond its runs: the driver, the plan,
 //! the statistics, resetting trees.
 
 mod reset;
@@ -25,7 +25,7 @@ use crate::bench::median;
 use crate::bench::record::outcome;
 use crate::page::Page;
 
-/// Fewer to try it out, with `RETAKE_BENCH_ROUNDS`.
+/// Fewer with `RETAKE_BENCH_ROUNDS`, to try it out.
 fn rounds() -> usize {
     std::env::var("RETAKE_BENCH_ROUNDS").ok().and_then(|count| count.parse().ok()).unwrap_or(9)
 }
@@ -50,7 +50,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// A directory of its own that is removed in the end.
+/// A directory that is removed at the end.
 struct TemporaryDirectory {
     path: PathBuf,
 }
@@ -64,7 +64,7 @@ impl TemporaryDirectory {
     }
 
     fn empty(&self) -> Result<(), String> {
-        // Absent is as good.
+        // It may be missing.
         _ = std::fs::remove_dir_all(&self.path);
         std::fs::create_dir_all(&self.path).map_err(text)
     }
@@ -72,7 +72,7 @@ impl TemporaryDirectory {
 
 impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
-        // It is in the directory for temporary files.
+        // Best effort: it is in the directory for temporary files.
         _ = std::fs::remove_dir_all(&self.path);
     }
 }
@@ -124,7 +124,7 @@ fn cells(page: &mut Page) -> Result<(), String> {
     let rounds = rounds();
     for round in 0..rounds {
         eprint!("\rcells: round {} of {rounds}", round + 1);
-        // What comes first is another one each time.
+        // The first variant is a different one in each round.
         for place in (0..variants.len()).map(|at| (at + round) % variants.len()) {
             renew_project(&project)?;
             let cost = timed(&variants[place].1).ok();
@@ -164,7 +164,7 @@ pub(crate) fn spin(batch: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The base: as many recorded runs and nothing else.
+/// The base: the same number of recorded runs and nothing else.
 fn record_runs(store: &str) -> Result<(), String> {
     let mut keeper = Keeper::start(KeeperSettings::default()).map_err(text)?;
     let cancel = Cancel::new().map_err(text)?;

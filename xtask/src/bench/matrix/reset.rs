@@ -1,4 +1,4 @@
-//! What `reset: iteration` costs before each iteration.
+//! The cost of `reset: iteration` before each iteration.
 
 use std::path::Path;
 use std::time::Instant;
@@ -54,7 +54,7 @@ pub(super) fn run(page: &mut Page) -> Result<(), String> {
         let root = directory.path.join("tree");
         make_tree(&root, files)?;
         let mut snapshot = TreeSnapshot::take(&root, &directory.path.join("kept")).map_err(text)?;
-        // What was written in the moment of the copy is looked at once more.
+        // Files written at the time of the copy are compared once more.
         snapshot.reset().map_err(text)?;
         for changed in [0, 1, 100] {
             let ms = cost(&mut snapshot, &root, changed)?;

@@ -1,5 +1,5 @@
 //! How often verdicts are right: two commands whose work has a known ratio, judged by retake and by
-//! hyperfine, on a quiet machine and beside a neighbour that comes and goes.
+//! hyperfine, on a quiet machine and beside an intermittent load.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,15 +13,15 @@ use crate::bench::median;
 use crate::page::Page;
 
 const RATIOS: [f64; 3] = [1.00, 1.02, 1.10];
-/// What the first command takes, its start included.
+/// The duration of the first command, including its start.
 const TARGET: Duration = Duration::from_millis(4);
-/// With none wrong of this many, at most 5 % are (95 %, one side).
+/// With no wrong verdict in this many trials, the rate is at most 5 % (95 %, one-sided).
 const TRIALS: usize = 60;
-/// What retake is asked to decide, and how long it may take.
+/// The margin and the budget for retake.
 const MARGIN: &str = "1%";
 const BUDGET: &str = "800ms";
 
-/// What the machine does besides.
+/// Other load on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Quiet,
@@ -36,13 +36,13 @@ impl Condition {
         }
     }
 
-    /// How long all ratios may take together, unless the environment says otherwise: a tenth of it,
-    /// say, to try it out.
+    /// The total time for all ratios, unless the environment says otherwise: for example a tenth of it,
+    /// to try it out.
     fn time(self) -> Duration {
         let part = std::env::var("RETAKE_BENCH_VERDICTS").ok().and_then(|part| part.parse().ok());
         let all = match self {
             Self::Quiet => Duration::from_secs(150),
-            // Fewer comparisons are decided before the budget is spent.
+            // Fewer comparisons are decided within the budget.
             Self::Neighbour => Duration::from_secs(300),
         };
         all.mul_f64(part.unwrap_or(1.0))
@@ -101,8 +101,8 @@ impl Tally {
     }
 }
 
-/// The largest rate that leaves 5 % for this few of this many: the bound of Clopper and Pearson,
-/// from one side.
+/// The largest rate for which this few of this many have a probability of 5 %: the one-sided bound of
+/// Clopper and Pearson.
 fn upper_bound(found: usize, of: usize) -> f64 {
     // The probability of at most `found`, if each has the probability p.
     let at_most = |p: f64| {
@@ -125,7 +125,7 @@ fn upper_bound(found: usize, of: usize) -> f64 {
     high
 }
 
-/// Work that takes a time in proportion to its size, and the start of a program besides.
+/// Work that takes a time proportional to its size, plus the start of a program.
 pub(super) fn work(size: &str) -> Result<(), String> {
     let size: u64 = size.parse().map_err(text)?;
     let mut state = 1u64;
@@ -155,12 +155,12 @@ pub(super) fn neighbour(seed: &str) -> Result<(), String> {
     }
 }
 
-/// A process that is ended with its owner.
+/// A process that is killed with its owner.
 struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         _ = self.0.kill();
         _ = self.0.wait();
     }
@@ -195,8 +195,8 @@ fn by_retake(
     Ok((verdict, runs.div_ceil(2)))
 }
 
-/// The verdict that one reads from hyperfine's numbers: intervals of mean ± 1.96 standard errors that
-/// do not overlap.
+/// The verdict according to hyperfine's numbers: whether intervals of mean ± 1.96 standard errors
+/// overlap.
 fn by_hyperfine(directory: &Path, commands: &[String; 2], runs: usize) -> Result<Verdict, String> {
     let file = directory.join("hyperfine.json");
     let mut command = Command::new("hyperfine");
@@ -220,14 +220,14 @@ fn by_hyperfine(directory: &Path, commands: &[String; 2], runs: usize) -> Result
     })
 }
 
-/// What work costs: the start of the program, and each unit of work, in seconds.
+/// The cost of work: the start of the program, and each unit of work, in seconds.
 struct Calibration {
     start: f64,
     unit: f64,
 }
 
 impl Calibration {
-    /// Measures nothing and much work in turn.
+    /// Measures no work and much work in turn.
     fn measure(own: &Path) -> Result<Self, String> {
         const MUCH: u64 = 8_000;
         let once = |size: u64| {
@@ -244,12 +244,12 @@ impl Calibration {
         Ok(Self { start, unit: (median(&much) - start) / MUCH as f64 })
     }
 
-    /// The work of a command that takes this long with its start.
+    /// The size of the work of a command with this duration, including its start.
     fn size(&self, seconds: f64) -> f64 {
         ((seconds - self.start) / self.unit).max(1.0)
     }
 
-    /// Two commands whose times have a ratio.
+    /// Two commands whose durations have a ratio.
     fn commands(&self, own: &Path, ratio: f64) -> [String; 2] {
         let first = TARGET.as_secs_f64().max(2.0 * self.start);
         [first, first * ratio]
@@ -274,7 +274,7 @@ impl Row {
     fn trial(&mut self, retake: &Path, directory: &Path) -> Result<(), String> {
         let begun = Instant::now();
         let store = directory.join("store");
-        // Every trial begins without a record. Absent is as good.
+        // Every trial begins without a record, which may be missing.
         _ = std::fs::remove_dir_all(&store);
         let (verdict, runs) = by_retake(retake, &store, &self.commands)?;
         for (tool, tally) in &mut self.tools {
@@ -289,8 +289,8 @@ impl Row {
     }
 }
 
-/// All ratios under one condition. The next trial is one of the ratio that has had least time, so that
-/// quick decisions have their trials soon and leave the time to the others.
+/// All ratios under one condition. The next trial is one of the ratio with the least time so far, so that
+/// quick decisions get their trials soon and leave the time to the others.
 fn trials(
     condition: Condition,
     mut rows: Vec<Row>,

@@ -1,7 +1,7 @@
-//! A client of an MCP server on its pipes, ours or another's.
+//! A client of an MCP server on its pipes, retake's or another one.
 //!
-//! A request is written at once, as clients do it, and the thread that writes it also reads the
-//! answer: what is measured is the server, and not how long it takes to wake another thread here.
+//! A request is written in one piece, as clients do, and the same thread reads the
+//! answer: this measures the server, and not the wake-up of another thread here.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ pub(super) struct Client {
     server: Child,
     stdin: ChildStdin,
     stdout: ChildStdout,
-    /// What the server wrote and nobody looked at.
+    /// Bytes of the server that were not parsed yet.
     unread: Vec<u8>,
     next: u64,
 }
@@ -34,7 +34,7 @@ enum NextLine {
 pub(super) enum Answered {
     /// The result, and how long it took.
     Result(Value, Duration),
-    /// Nothing, for as long as was waited.
+    /// No answer within the time limit.
     Nothing,
     /// The server ended.
     Ended,
@@ -142,7 +142,7 @@ impl Client {
         self.exec_timed(arguments).map(|(result, _)| result)
     }
 
-    /// The same, and how long it took from the request's first byte to the answer's last.
+    /// The same, and the time from the request's first byte to the answer's last.
     pub(super) fn exec_timed(&mut self, arguments: &Value) -> Result<(Value, Duration), String> {
         let asked = json!({"name": "exec", "arguments": arguments});
         let answered = self.request_within("tools/call", &asked, Duration::from_secs(900))?;
@@ -169,7 +169,7 @@ impl Client {
     pub(super) fn children(&self) -> Result<usize, String> {
         let mut count = 0;
         for task in fs::read_dir(format!("/proc/{}/task", self.server.id())).map_err(text)? {
-            // A thread may end between the look and the read.
+            // A thread may end before it is read.
             let list = fs::read_to_string(task.map_err(text)?.path().join("children"));
             count += list.map_or(0, |list| list.split_whitespace().count());
         }
@@ -179,7 +179,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // It is of no use to anyone any more.
+        // Best effort.
         _ = self.server.kill();
         _ = self.server.wait();
     }

@@ -1,5 +1,5 @@
-//! What a call costs beyond the recorded run it is for, what many calls leave behind, what a flood
-//! of output costs the server, how long a search in it takes, and how others do.
+//! The cost of a call beyond its recorded run, what many calls leave behind, the cost of much
+//! output for the server, the duration of a search in it, and a comparison with others.
 
 mod client;
 mod peers;
@@ -53,8 +53,8 @@ fn latency(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
          store in this program. The policy is `careful` and three more rules. Target: at most 1.3x, in a sandbox at \
          most 1.4x.",
     );
-    // Each writes a record of its own, as the engine does here: a record that another program writes
-    // in turn must be read again each time.
+    // Each has its own record, as the engine does here: a record that another program writes to
+    // in between must be read again each time.
     let project = |name: &str| {
         let project = place.join(name);
         fs::create_dir_all(project.join(".agent")).map_err(text)?;
@@ -156,7 +156,7 @@ fn flood(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
         if compact {
             let mut compact = std::process::Command::new(retake);
             compact.args(["runs", "prune", "--older-than", "3650d"]).current_dir(&project);
-            // Upkeep of the record compresses what is large.
+            // Maintenance of the record compresses large output.
             compact.env_remove("RETAKE_STORE").stdout(std::process::Stdio::null());
             crate::test::succeed(&mut compact)?;
         }
@@ -184,7 +184,7 @@ fn flood(page: &mut Page, retake: &Path, place: &Path) -> Result<(), String> {
 
 const NEEDLE: &str = "src/cart.c:17:3: error: the needle";
 
-/// A file of 1 GiB, with one line that matters.
+/// A file of 1 GiB, with one relevant line.
 fn gigabyte(place: &Path) -> Result<std::path::PathBuf, String> {
     let file = place.join("lines");
     if file.exists() {

@@ -17,18 +17,18 @@ use crate::test;
 
 const SERVER: &str = "mcp-server-commands@0.5.0";
 const CALLS: usize = 100;
-/// Calls in one session of Claude Code.
+/// Number of calls in one session of Claude Code.
 const SESSION: usize = 21;
 const SESSIONS: usize = 3;
-/// How long one may take, in seconds, and the exit code of one that took longer.
+/// Maximum duration of a session, in seconds, and the exit code of one that took longer.
 const LONGEST_SESSION: &str = "60";
 const TIMED_OUT: i32 = 124;
-/// How long an answer is waited for that may never come.
+/// How long to wait for an answer that may never arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a hanging command may take, where a tool has a limit.
+/// Time limit of a hanging command, if a tool has one.
 const LIMIT: u64 = 5;
 
-/// Who runs the commands.
+/// The tool that runs the commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tool {
     Retake,
@@ -48,17 +48,17 @@ impl Tool {
     }
 }
 
-/// What a command is run for.
+/// A command and its purpose.
 struct Situation {
     name: &'static str,
     line: String,
     /// It is meant to keep running.
     background: bool,
-    /// What its process is called by, to see whether it is left.
+    /// Identifies its process, to see whether it is left running.
     mark: Option<&'static str>,
 }
 
-/// What a model and a machine get of it.
+/// The result for a model and for the machine.
 struct Outcome {
     seconds: Option<f64>,
     seen: String,
@@ -86,7 +86,7 @@ pub(super) fn compare(page: &mut Page, retake: &Path, place: &Path) -> Result<()
     lab.situations(page)
 }
 
-/// A build that fails: 5,000 lines, the error among them.
+/// A failing build: 5,000 lines, including the error.
 const BUILD: &str = "i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo \"   Compiling dependency-$i v1.0.$i\"; [ $i = 2500 ] && echo 'src/lib.rs:4:5: error: mismatched types'; done; exit 101";
 const ERROR: &str = "error: mismatched types";
 
@@ -107,7 +107,7 @@ impl Lab<'_> {
         }
     }
 
-    /// A call of a tool, as a client words it.
+    /// A call of a tool, in a client's format.
     fn arguments(tool: Tool, line: &str, background: bool) -> (&'static str, Value) {
         match (tool, background) {
             (Tool::Retake, true) => ("exec_start", json!({"command": line, "shell": true})),
@@ -262,13 +262,13 @@ impl Lab<'_> {
             let peak = client.status("VmHWM:").ok().map(|kib| kib as f64 / 1024.0);
             Outcome { seconds, seen, peak_mib: peak, left: false }
         };
-        // What ends with its client has ended by then.
+        // Processes that end with their client have ended by then.
         std::thread::sleep(Duration::from_secs(1));
         outcome.left = situation.mark.is_some_and(end_marked);
         Ok(outcome)
     }
 
-    /// A session of Claude Code whose model makes these calls: how long it took, and what the model
+    /// A session of Claude Code whose model makes these calls: its duration, and what the model
     /// was shown of each.
     fn session(
         &self,
@@ -294,7 +294,7 @@ impl Lab<'_> {
             Tool::Commands => json!({"commands": {"command": "node", "args": [self.commands]}}),
             Tool::Bash => json!({}),
         };
-        // At its end it waits for what runs in the background, without a limit of its own.
+        // At its end it waits for background processes, without a limit of its own.
         let mut claude = Command::new("timeout");
         claude
             .args(["--kill-after=5", LONGEST_SESSION])
@@ -355,18 +355,18 @@ impl Outcome {
     }
 }
 
-/// Ended when dropped.
+/// Killed when dropped.
 struct Model(Child);
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // It has nothing to lose.
+        // Best effort.
         _ = self.0.kill();
         _ = self.0.wait();
     }
 }
 
-/// What the model was shown of the results of tools, in the last request that has any.
+/// The results of tools as shown to the model, in the last request that has any.
 fn shown(requests: &str) -> Vec<String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let of = |line: &str| -> Vec<String> {
@@ -386,7 +386,7 @@ fn shown(requests: &str) -> Vec<String> {
     requests.lines().rev().map(of).find(|results| !results.is_empty()).unwrap_or_default()
 }
 
-/// Whether a process with this argument is there; ends it.
+/// Whether a process with this argument exists; kills it.
 fn end_marked(mark: &str) -> bool {
     let mut found = false;
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -397,7 +397,7 @@ fn end_marked(mark: &str) -> bool {
         let mut words = words.split(|&byte| byte == 0);
         if words.next() == Some(b"sleep") && words.next() == Some(mark.as_bytes()) {
             found = true;
-            // SAFETY: a signal to a process whose argument nobody else uses.
+            // SAFETY: a signal to a process with an argument that only this benchmark uses.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
     }

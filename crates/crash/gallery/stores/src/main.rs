@@ -1,5 +1,5 @@
 //! Embedded stores of the Rust registry: `stores ENGINE put` writes four keys and acknowledges each,
-//! `stores ENGINE check` looks for those that were acknowledged. Exits with 1 if one is gone, with 2
+//! `stores ENGINE check` looks for the acknowledged ones. Exits with 1 if one is missing, with 2
 //! if the store does not open.
 
 use std::error::Error;
@@ -82,7 +82,7 @@ fn main() {
             store.put(number).expect("a key");
             println!("saved {number}");
         }
-        // As a process that is killed: closing would write more.
+        // Like a killed process: closing would write more.
         std::process::exit(0);
     }
     let acks = std::env::var_os("FIRST_ACKS").expect("FIRST_ACKS");

@@ -1,5 +1,5 @@
-//! Which sync would have helped: only one is named that, inserted into the recording, makes what is
-//! lost last.
+//! Which sync would have helped: only a sync that makes the lost operations durable, when inserted into
+//! the recording, is suggested.
 
 use std::path::PathBuf;
 
@@ -32,17 +32,17 @@ impl Advice {
         targets.collect::<Vec<_>>().join(" and ")
     }
 
-    /// Whether it is about this file alone.
+    /// Whether it only concerns this file.
     pub(super) fn is_of(&self, node: Option<Node>) -> bool {
         matches!(&self.0[..], [one] if !one.directory && Some(one.node) == node)
     }
 }
 
 impl Explainer<'_> {
-    /// The sync that was missing before what should not have survived, or before the promise.
+    /// The sync that was missing before the operation that should not have survived, or before the promise.
     pub(super) fn advice(&self, explained: &Explained, operations: &[u32]) -> Option<Advice> {
         let before = match explained.circumstance {
-            // Of the stores of one look none is known to be the first.
+            // The order of stores found by one comparison is unknown.
             Circumstance::Survivor(number) if operations.iter().any(|lost| *lost > number) => {
                 return None;
             }
@@ -73,19 +73,19 @@ impl Explainer<'_> {
         found.map(Advice)
     }
 
-    /// Whether something of what is lost lasts if these are synced.
+    /// Whether one of the lost operations becomes durable if these are synced.
     fn helps(&self, explained: &Explained, targets: &[SyncTarget], before: Before) -> bool {
         let recording = self.with_syncs(targets, before);
         let mut replay = Replay::new(&recording, self.model);
         for step in steps(&recording, &self.volatile) {
             replay.step(&step);
         }
-        // What is lost comes before the syncs, and so it has the numbers that it had.
+        // The lost operations come before the syncs, so their numbers are unchanged.
         let torn = explained.loss.torn.filter(|(part, _)| replay.id(*part).is_none());
         torn.is_some() || explained.loss.parts.iter().any(|id| !replay.pending.is_pending(*id))
     }
 
-    /// The recording up to a place, with syncs there.
+    /// The recording up to a position, with syncs added there.
     fn with_syncs(&self, targets: &[SyncTarget], before: Before) -> Recording {
         let Recording { root, initial, entries, .. } = self.recording;
         let (mut operations, mut acks) = (0, 0);
@@ -120,11 +120,11 @@ impl Explainer<'_> {
     }
 }
 
-/// A place in a recording.
+/// A position in a recording.
 #[derive(Clone, Copy, Debug)]
 enum Before {
-    /// The operation of this number.
+    /// Before the operation of this number.
     Operation(u32),
-    /// The acknowledgement of this number, from 1.
+    /// Before the acknowledgement of this number, from 1.
     Acknowledgement(usize),
 }

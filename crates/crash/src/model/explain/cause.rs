@@ -1,5 +1,5 @@
-//! The cause of a failing state: the smallest loss that still fails, what should not have survived
-//! without it, and the sentence that says so.
+//! The cause of a failing state: the smallest loss that still fails, the operation that should not have
+//! survived without it, and the sentence that says so.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,24 +15,24 @@ use super::{Explainer, Finding};
 use crate::model::explore::CrashState;
 use crate::model::explore::state_class::StateClass;
 
-/// What makes states fail.
+/// Why states fail.
 pub(super) struct Cause {
     pub(super) finding: Finding,
     pub(super) lost: BTreeSet<OperationShape>,
     pub(super) survivor: Option<OperationShape>,
-    /// Some of the parts of what is lost survive.
+    /// Some parts of the lost operations survive.
     pub(super) half: bool,
-    /// Without a survivor: only because of what was acknowledged.
+    /// Only promised: without a survivor, it fails because of an acknowledgement.
     pub(super) promised: bool,
     pub(super) torn: bool,
-    /// For a state that lost nothing: the operation after which it fails and the one that mends it.
+    /// For a state that lost nothing: the operation after which it fails, and the one that repairs it.
     pub(super) between: Option<(OperationShape, OperationShape)>,
-    /// How the check fails, where that is known.
+    /// How the check fails, if known.
     pub(super) kind: Option<FailureKind>,
 }
 
 impl Cause {
-    /// Whether the other one loses the same and perhaps more.
+    /// Whether the other one loses the same, and perhaps more.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.lost.is_subset(&other.lost)
             && self.lost.is_empty() == other.lost.is_empty()
@@ -43,7 +43,7 @@ impl Cause {
             && self.fails_like(other)
     }
 
-    /// The words of a check differ with what it misses; how it ends does not.
+    /// The words of a check vary with what is missing; how it ends does not.
     fn fails_like(&self, other: &Self) -> bool {
         match (&self.kind, &other.kind) {
             (Some(one), Some(other)) => one.outcome == other.outcome,
@@ -55,13 +55,13 @@ impl Cause {
 /// Why a loss makes the check fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Circumstance {
-    /// This operation is there without it.
+    /// This operation survives without the lost one.
     Survivor(u32),
-    /// So many promises were made in all, the last of them counts on it.
+    /// This many promises were made in total, the last of which requires the lost operation.
     Promised(usize),
-    /// The rest of this operation is there.
+    /// The rest of this operation survives.
     Half(u32),
-    /// The rest of the torn write is there.
+    /// The rest of the torn write survives.
     Torn,
 }
 
@@ -74,8 +74,8 @@ pub(super) struct Explained {
 }
 
 impl Explainer<'_> {
-    /// The cause at work in a loss, with the smallest loss that still fails, at the first moment at
-    /// which it does. The minimiser is back at its own moment afterwards.
+    /// The cause of a loss, with the smallest loss that still fails, at the first moment at
+    /// which it does. Restores the minimiser's moment afterwards.
     pub(super) fn explain(
         &self,
         minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
@@ -91,7 +91,7 @@ impl Explainer<'_> {
         cause
     }
 
-    /// Takes turns in making the loss smaller and the crash earlier. The error is a moment at which
+    /// Alternately reduces the loss and moves the crash earlier. The error is a moment at which
     /// the check fails with nothing lost.
     fn smallest(
         &self,
@@ -130,7 +130,7 @@ impl Explainer<'_> {
         }
     }
 
-    /// The last of the stores that were found in one look with this one that is there.
+    /// The last surviving store that was found by the same comparison as this one.
     fn other_store(&self, lost: &BTreeSet<u32>, number: u32) -> Option<u32> {
         let mut look = (1..number).rev().take_while(|other| self.inside_looks.contains(other));
         look.find(|other| !lost.contains(other))
@@ -195,7 +195,7 @@ impl Explainer<'_> {
         }
     }
 
-    /// The names that operations are about.
+    /// The names that operations concern.
     pub(super) fn files(&self, operations: impl Iterator<Item = u32>) -> Vec<PathBuf> {
         let mut files = Vec::new();
         for description in operations.filter_map(|number| self.descriptions.description(number)) {
@@ -218,7 +218,7 @@ impl Explainer<'_> {
         let point = stretch.from.point;
         let number = point.operation;
         let mended = stretch.until.map(|moment| moment.point.operation);
-        // Something was said there, and nothing was done.
+        // At this point there was an acknowledgement, but no operation.
         let said = stretch.before.is_some_and(|before| before.point == point);
         let mut sentence = self.descriptions.of_moment(number, mended, said);
         if let Some(label) = self.promises.label(point) {

@@ -1,4 +1,4 @@
-//! The operations of a recording as people talk of them.
+//! Describes the operations of a recording for people.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use crate::operation::{Action, Kind, Node, Recording};
 #[derive(Clone, Debug)]
 pub(crate) struct OperationDescription {
     pub(crate) kind: OperationKind,
-    /// What it changed; for a name, what the name is of.
+    /// The node that it changed; for a name, the named node.
     pub(crate) node: Option<Node>,
-    /// What the file was called then.
+    /// The file's name at that time.
     pub(crate) path: PathBuf,
-    /// Where a rename or link led.
+    /// The target of a rename or link.
     pub(crate) to: Option<PathBuf>,
-    /// The directory that has to be synced for a name to last.
+    /// The directory that must be synced to make a name durable.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) holder: Option<Node>,
     /// The bytes of a write.
@@ -44,7 +44,7 @@ pub(crate) enum OperationKind {
     Mode,
     Attribute,
     Close,
-    /// Without a node it is of everything.
+    /// Without a node it syncs everything.
     Sync,
     Other,
 }
@@ -103,11 +103,11 @@ impl OperationDescription {
 pub(crate) struct OperationDescriptions {
     descriptions: Vec<OperationDescription>,
     shapes: Vec<OperationShape>,
-    /// What an operation is called, before its number.
+    /// The word before an operation's number.
     called: &'static str,
 }
 
-/// Equal for operations that do the same in another round of a loop.
+/// Equal for operations that do the same in different iterations of a loop.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct OperationShape(u32);
 
@@ -123,7 +123,7 @@ impl OperationDescriptions {
         Self { descriptions, shapes, called: "op" }
     }
 
-    /// The operations are those of a recovery, whose numbers are not those of the program.
+    /// The operations belong to a recovery, whose numbers differ from the program's.
     pub(crate) fn of_recovery(self) -> Self {
         Self { called: "recovery op", ..self }
     }
@@ -136,18 +136,18 @@ impl OperationDescriptions {
         self.descriptions.get((operation as usize).checked_sub(1)?)
     }
 
-    /// One of its own for what is before the first operation and after the last.
+    /// Positions before the first and after the last operation get a shape of their own.
     pub(crate) fn shape(&self, operation: u32) -> OperationShape {
         let at = (operation as usize).checked_sub(1);
         at.and_then(|at| self.shapes.get(at)).copied().unwrap_or(OperationShape(0))
     }
 }
 
-/// The description of each operation, and its shape as text: equal in other rounds of a loop.
+/// The description of each operation, and its shape as text: equal in other iterations of a loop.
 fn describe_all(recording: &Recording) -> Vec<(OperationDescription, String)> {
     let mut tree = Tree::new(&recording.initial);
     let mut descriptions = Vec::new();
-    // A file that is made without a name is called what it is called later.
+    // A file created without a name is described by its later name.
     let mut named: HashMap<Node, PathBuf> = HashMap::new();
     for (_, operation) in operations(recording) {
         let action = &operation.action;

@@ -1,6 +1,6 @@
-//! How a check fails, without what differs between two states that fail for the same reason.
+//! How a check fails, without details that differ between states that fail for the same reason.
 
-/// Equal for checks that fail in the same way: the same outcome, and the same words.
+/// Equal for checks that fail in the same way: with the same outcome, and the same words.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FailureKind {
     /// Such as `exited with 3`.
@@ -12,8 +12,8 @@ pub struct FailureKind {
 const WORDS: usize = 200;
 
 impl FailureKind {
-    /// From how the check ended and what it printed. Of that the first line counts, without numbers,
-    /// hashes and random names, and without what is quoted: names of keys and files.
+    /// From the outcome of the check and its output. Of the output only the first line counts, without numbers,
+    /// hashes and random names, and without quotations: names of keys and files.
     pub fn new(outcome: &str, output: &str) -> Self {
         let line = output.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         let mut words = String::new();

@@ -1,6 +1,6 @@
-//! The check asked again about smaller losses at one moment: what of a loss makes a state fail.
+//! Minimises a loss at one moment by running the check on smaller losses.
 //!
-//! Every state it asks about is one that the profile allows.
+//! Every state that it checks is allowed by the profile.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::model::micro_op::{MicroOpId, Part, Torn};
 use crate::model::replay::Replay;
 use crate::model::state_key::{Kept, StateKey};
 
-/// Parts that are lost, and a write that is torn. What needs them is lost, too.
+/// Lost parts, and a torn write. Parts that require them are lost, too.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Loss {
     pub(super) parts: BTreeSet<MicroOpId>,
@@ -20,7 +20,7 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    /// What a key loses, at the point that the replay is at.
+    /// The loss of a key, at the replay's current point.
     pub(super) fn of(replay: &Replay, key: &StateKey) -> Self {
         let micro_ops = replay.pending.micro_ops.iter();
         let lost = micro_ops.filter(|micro_op| match &key.kept {
@@ -36,7 +36,7 @@ impl Loss {
         self.parts.is_empty() && self.torn.is_none()
     }
 
-    /// What of it can be lost at another point.
+    /// The part of it that can be lost at another point.
     pub(super) fn at(&self, replay: &Replay) -> Self {
         let parts = self.parts.iter().copied().filter(|id| replay.pending.is_pending(*id));
         Self {
@@ -45,7 +45,7 @@ impl Loss {
         }
     }
 
-    /// The state in which this is lost, with everything that needs it.
+    /// The state in which this is lost, with everything that requires it.
     pub(super) fn key(&self, replay: &Replay, moment: Moment) -> StateKey {
         let torn_id = self.torn.and_then(|(part, _)| replay.id(part));
         let lost = self.parts.iter().copied().chain(torn_id);
@@ -63,7 +63,7 @@ impl Loss {
         parts.chain(self.torn.map(|(part, _)| part)).map(|part| part.operation).collect()
     }
 
-    /// What is still lost if some operations survive after all, with everything they need.
+    /// The remaining loss if some operations survive after all, with everything they require.
     pub(super) fn without(&self, replay: &Replay, survives: impl Fn(u32) -> bool) -> Self {
         let torn_id = self.torn.and_then(|(part, _)| replay.id(part));
         let back = self.parts.iter().copied().chain(torn_id).filter(|id| {
@@ -83,8 +83,8 @@ impl Loss {
         replay.pending.with_dependents(self.parts.iter().copied())
     }
 
-    /// Of a set that is closed under what needs what: the parts that take the rest along. Of parts of
-    /// one operation that need each other the first stands for all.
+    /// Of a set closed under dependency, the parts that imply the rest. Of parts of
+    /// one operation that require each other, the first stands for all.
     fn roots(replay: &Replay, closed: &BTreeSet<MicroOpId>, torn: Option<(Part, Torn)>) -> Self {
         let (mut roots, mut taken) = (BTreeSet::new(), BTreeSet::new());
         for id in closed {
@@ -97,7 +97,7 @@ impl Loss {
     }
 }
 
-/// Looks at the losses of one moment.
+/// Examines the losses of one moment.
 pub(super) struct Minimiser<'a, F> {
     pub(super) questions: Questions<'a, F>,
     pub(super) replay: Rc<Replay>,
@@ -116,8 +116,8 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
         Self { questions, replay: Rc::clone(replay), moment }
     }
 
-    /// If a loss fails only because of what was promised, what fails without a promise is another
-    /// matter and does not count.
+    /// If a loss fails only because of a promise, states that fail without a promise are a separate
+    /// matter and do not count.
     pub(super) fn promises_only(&mut self, fewer: usize, loss: &Loss) {
         if fewer >= self.moment.acks {
             return;
@@ -135,12 +135,12 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
         self.questions.fails(&self.replay, key, self.moment.acks)
     }
 
-    /// How a state fails, in whatever way.
+    /// How a state fails, in any way.
     pub(super) fn kind(&mut self, key: &StateKey) -> Option<FailureKind> {
         self.questions.kind(&self.replay, key, self.moment.acks)
     }
 
-    /// Whether everything up to the point is too little.
+    /// Whether the check fails with nothing lost at the point.
     pub(super) fn whole_fails(&mut self) -> bool {
         self.fails(&StateKey { point: self.moment.point, kept: Kept::Everything, torn: None })
     }
@@ -158,12 +158,12 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
         self.fails_without(&Loss { parts: lost.into_iter().collect(), torn })
     }
 
-    /// The fewest lost parts that still fail: giving any of them back is enough to pass. What needs
-    /// them is lost with them and is not among them.
+    /// A minimal set of lost parts that still fails: restoring any one of them is enough to pass. Parts that
+    /// require them are lost with them and are not listed.
     pub(super) fn smallest(&mut self, loss: &Loss) -> Loss {
         let mut elements: Vec<MicroOpId> = loss.parts.iter().copied().collect();
         let torn_id = loss.torn.and_then(|(part, _)| self.replay.id(part));
-        // A torn write is often just a lost one, or beside the point.
+        // A torn write is often equivalent to a lost one, or irrelevant.
         let torn = loss.torn.filter(|_| {
             let all: Vec<MicroOpId> = elements.iter().copied().chain(torn_id).collect();
             !self.fails_without_parts(all, None)
@@ -178,8 +178,8 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
         self.given_back(&Loss { parts, torn })
     }
 
-    /// What needs the lost parts is lost with them. If one of those alone is enough it is the
-    /// better answer; the last one takes least along. Of the parts of one operation the bytes say
+    /// Parts that require the lost ones are lost with them. If one of those alone is enough, it is the
+    /// better answer; the last one implies the fewest. Of the parts of one operation the bytes tell
     /// more than the size.
     fn latest(&mut self, smallest: Vec<MicroOpId>, torn: Option<(Part, Torn)>) -> Vec<MicroOpId> {
         let replay = Rc::clone(&self.replay);
@@ -195,17 +195,17 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
         found.map_or(smallest, |id| vec![id])
     }
 
-    /// Gives parts back, the first ones first and without what needs them, as long as the rest still
+    /// Restores parts, the first ones first and without those that require them, as long as the rest still
     /// fails.
     fn given_back(&mut self, loss: &Loss) -> Loss {
         let replay = Rc::clone(&self.replay);
         let torn = loss.torn;
         let mut closed = loss.closed(&replay);
-        // Parts of later operations never are what earlier ones need.
+        // Parts of later operations are never required by earlier ones.
         let operation = |id: &MicroOpId| replay.part(*id).map_or(0, |part| part.operation);
         let mut operations: Vec<u32> = closed.iter().map(operation).collect();
         operations.dedup();
-        // All of them fail; none of them would pass.
+        // All of them together fail; none of them would pass.
         let (mut fails, mut passes) = (0, operations.len());
         while passes - fails > 1 {
             let middle = fails + (passes - fails) / 2;
@@ -230,7 +230,7 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Minimiser<'a, F> {
         }
     }
 
-    /// Delta debugging: the fewest of these whose loss still fails.
+    /// Delta debugging: a minimal subset whose loss still fails.
     fn minimise(&mut self, mut lost: Vec<MicroOpId>, torn: Option<(Part, Torn)>) -> Vec<MicroOpId> {
         if self.fails_without_parts([], torn) {
             return Vec::new();

@@ -1,14 +1,14 @@
-//! Why states fail: for every cause the fewest lost operations that still make one fail, in a
+//! Why states fail: for every cause, a minimal set of lost operations that still makes one fail, in a
 //! sentence, and one finding for all states that fail for that reason.
 //!
-//! It asks the check again for smaller losses, always states that the profile allows, so a cause
-//! costs some dozen checks. A state can fail for several reasons, and one must not hide the others:
+//! It runs the check on smaller losses, always states that the profile allows, so a cause
+//! costs some dozens of checks. A state can fail for several reasons, and one must not hide the others:
 //!
-//! - What a known cause lost is given back to the state; if it still fails there is another cause.
-//! - Equal states are checked once, where most was promised, and a broken promise is then enough to
-//!   fail. So a failing state is looked at where it first fails, too, with the fewest promises.
+//! - The loss of a known cause is restored in the state; if it still fails there is another cause.
+//! - Equal states are checked once, at the point with the most promises, where a broken promise suffices to
+//!   fail. So a failing state is also examined where it first fails, with the fewest promises.
 //!
-//! States that lose and keep the same in another round of a loop are counted without a check.
+//! States that lose and keep the same in another iteration of a loop are counted without a check.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
@@ -50,31 +50,31 @@ pub struct Finding {
     pub id: String,
     /// What is lost, and why that fails, in words.
     pub sentence: String,
-    /// The files that it is about.
+    /// The files that it concerns.
     pub files: Vec<PathBuf>,
     /// The operations lost in the smallest state that fails, in whole or in part.
     pub lost_operations: Vec<u32>,
-    /// Those of them that the others cannot be without: what the sentence says is lost.
+    /// Those of them that imply the others: the ones that the sentence names as lost.
     pub named: Vec<u32>,
-    /// Why that loss makes the check fail; none if nothing is lost, or if it was not looked for.
+    /// Why that loss makes the check fail; `None` if nothing is lost, or if it was not determined.
     pub circumstance: Option<Circumstance>,
-    /// How many failing states it is at work in.
+    /// How many failing states have this cause.
     pub states: usize,
-    /// That smallest state.
+    /// The smallest state that fails.
     pub key: StateKey,
-    /// With so many acknowledgements it fails.
+    /// The number of acknowledgements with which it fails.
     pub acks: usize,
-    /// What the check said about the states that the sentence rests on.
+    /// The results of the check on the states that the sentence rests on.
     pub proof: Proof,
 }
 
-/// Finds the causes of failed checks, and proves each by asking for further states.
+/// Finds the causes of failed checks, and proves each by checking further states.
 pub struct Explainer<'a> {
     recording: &'a Recording,
     model: Model,
     volatile: HashSet<Node>,
     volatile_names: Vec<PathBuf>,
-    /// Where no crash comes with everything there.
+    /// Points without a crash state that has nothing lost.
     inside_looks: HashSet<u32>,
     /// The operations that wait for the device.
     waits: HashSet<u32>,
@@ -83,39 +83,39 @@ pub struct Explainer<'a> {
     /// By operation from 0: whether it changes anything by itself.
     acts: Vec<bool>,
     causes: Vec<Cause>,
-    /// The causes of the states that look like this.
+    /// The causes of the states with this pattern.
     seen: HashMap<StatePattern, Vec<String>>,
-    /// How many ids were given.
+    /// How many ids were assigned.
     count: usize,
 }
 
-/// A state without what differs between rounds of a loop.
+/// A state without details that differ between iterations of a loop.
 #[derive(PartialEq, Eq, Hash)]
 struct StatePattern {
-    /// And whether something was acknowledged since.
+    /// The flag: something was acknowledged since.
     lost: BTreeSet<(OperationShape, bool)>,
     /// Those of which a part survives.
     half: BTreeSet<OperationShape>,
-    /// After the first that is lost.
+    /// Survivors after the first lost operation.
     kept: BTreeSet<OperationShape>,
     torn: Option<(OperationShape, Discriminant<Torn>)>,
     between: Option<(OperationShape, OperationShape)>,
-    /// How the check fails, where that is known.
+    /// How the check fails, if known.
     kind: Option<FailureKind>,
 }
 
-/// Patterns beyond this many are taken to have the causes that they contain: a program whose files
+/// After this many patterns, further ones are assumed to have the causes that they contain: a program whose files
 /// have random names never repeats itself.
 const PATTERNS: usize = 400;
 /// How many operations before a crash a pattern includes.
 const PATTERN_REACH: usize = 4096;
 
-/// A state at one of the points where it can come about.
+/// A state at one of the points where it can occur.
 struct Occurrence {
     replay: Rc<Replay>,
     moment: Moment,
     loss: Loss,
-    /// How the check fails there, where that is known.
+    /// How the check fails there, if known.
     kind: Option<FailureKind>,
 }
 
@@ -155,14 +155,14 @@ impl<'a> Explainer<'a> {
         })
     }
 
-    /// The recording is one of a check at work: sentences call its operations those of the recovery.
+    /// The recording is that of a check: sentences call its operations those of the recovery.
     #[must_use]
     pub fn of_recovery(self) -> Self {
         Self { descriptions: self.descriptions.of_recovery(), ..self }
     }
 
-    /// Takes a failing state in, with how it fails where that is known. `fails` checks a state again
-    /// and says how it fails, if it does. Gives the id of a finding it belongs to.
+    /// Adds a failing state, with how it fails if known. `fails` checks a state again
+    /// and returns how it fails, if it does. Returns the id of a finding it belongs to.
     pub fn add(
         &mut self,
         state: &CrashState,
@@ -184,7 +184,7 @@ impl<'a> Explainer<'a> {
         ids.into_iter().next().unwrap_or_default()
     }
 
-    /// A state whose cause is not looked for: what it loses, and that the check fails.
+    /// A state whose cause is not determined: what it loses, and that the check fails.
     pub fn unexplained(&self, state: &CrashState) -> Finding {
         let point = state.key.point;
         Finding {
@@ -227,13 +227,13 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// Whether something was acknowledged after an operation. What came right before it does not
+    /// Whether something was acknowledged after an operation. The operation right before an acknowledgement does not
     /// count.
     fn is_promised(&self, operation: u32, acks: usize) -> bool {
         acks > self.promises.before(operation)
     }
 
-    /// The causes of a state that is not like any other so far.
+    /// The causes of a state with a new pattern.
     fn examine(
         &mut self,
         state: &CrashState,
@@ -258,7 +258,7 @@ impl<'a> Explainer<'a> {
                 Some(ids) => ids,
                 None => vec![self.insert_stopped(&first, fails)],
             };
-            // With as many promises it fails for the same reasons, and so it does in the same way.
+            // With as many promises it fails for the same reasons, and therefore in the same way.
             let same = last.kind.is_some() && first.kind == last.kind;
             if first.moment.acks == last.moment.acks || same {
                 return ids;
@@ -286,7 +286,7 @@ impl<'a> Explainer<'a> {
     }
 
     /// The same state where it fails with the fewest promises: right after the last operation that
-    /// left something in it, or after a later acknowledgement. None if that is where it is.
+    /// left something in it, or after a later acknowledgement. `None` if that is the current point.
     fn first(
         &self,
         last: &Occurrence,
@@ -328,7 +328,7 @@ impl<'a> Explainer<'a> {
             let key = StateKey { point, kept: Kept::AllBut(parts), torn: key.torn };
             let loss = Loss::of(&replay, &key);
             let one = Occurrence { replay, moment, loss, kind: None };
-            // What became durable in between could have changed it.
+            // Something that became durable in between may have changed it.
             if one.replay.build(&key).digest() != tree {
                 return None;
             }
@@ -351,7 +351,7 @@ impl<'a> Explainer<'a> {
         found
     }
 
-    /// The causes at work in a state. None if it fails with nothing lost as well.
+    /// The causes of a state. `None` if it fails with nothing lost as well.
     fn causes(
         &mut self,
         here: &Occurrence,
@@ -385,7 +385,7 @@ impl<'a> Explainer<'a> {
                 return Some(ids);
             }
             let key = rest.key(&here.replay, here.moment);
-            // What is left may fail in another way.
+            // The remaining loss may fail in a different way.
             let Some(kind) = minimiser.kind(&key) else { return Some(ids) };
             let wanted = &mut minimiser.questions.wanted;
             *wanted = wanted.is_some().then_some(kind);
@@ -393,13 +393,13 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// How many promises were made before anything of a loss was done.
+    /// How many promises were made before the first lost operation.
     fn quiet(&self, here: &Occurrence, loss: &Loss) -> usize {
         let first = loss.operations(&here.replay).first().copied();
         self.promises.before(first.unwrap_or(0)).min(here.moment.acks)
     }
 
-    /// A known cause that may be at work in a loss that fails in this way.
+    /// A known cause that a loss which fails in this way may contain.
     fn contained(
         &self,
         here: &Occurrence,
@@ -441,12 +441,12 @@ impl<'a> Explainer<'a> {
         })
     }
 
-    /// Adds a cause, unless it is known; gives its id.
+    /// Adds a cause, unless it is known; returns its id.
     fn insert(&mut self, mut cause: Cause) -> String {
         if let Some(known) = self.causes.iter().find(|one| one.covers(&cause)) {
             return known.finding.id.clone();
         }
-        // A smaller loss may explain what took more before.
+        // A smaller loss may explain states of a wider known cause.
         let wider: Vec<usize> =
             (0..self.causes.len()).filter(|at| cause.covers(&self.causes[*at])).collect();
         let id = match wider.first() {

@@ -1,5 +1,5 @@
-//! The moment at which a loss begins to make the check fail: what happened then is what should not
-//! have happened without what is lost.
+//! The moment from which a loss makes the check fail: the operation at that moment should not
+//! have survived without the lost one.
 
 use std::rc::Rc;
 
@@ -11,20 +11,20 @@ use crate::model::explore::{CrashState, replay_until};
 use crate::model::replay::{Point, Replay};
 use crate::model::state_key::{Kept, StateKey};
 
-/// Where a loss begins to fail.
+/// When a loss begins to fail.
 pub(super) enum Beginning {
     /// It fails at this moment and passes at the one before.
     At { replay: Rc<Replay>, moment: Moment, before: Moment },
-    /// It fails before anything is lost.
+    /// It fails even before anything is lost.
     BeforeLoss(Moment),
 }
 
 /// A stretch of the recording in which the check fails with nothing lost.
 pub(super) struct FailingStretch {
     pub(super) from: Moment,
-    /// The last moment that passes before it; none if it begins with the recording.
+    /// The last moment before it that passes; `None` if it begins with the recording.
     pub(super) before: Option<Moment>,
-    /// The first that passes after it; none if there is none.
+    /// The first moment after it that passes, if any.
     pub(super) until: Option<Moment>,
 }
 
@@ -38,7 +38,7 @@ impl Explainer<'_> {
     }
 
     /// The moments from the end of an operation up to another moment, in order. There are none
-    /// between stores that were found in one look.
+    /// between stores that were found by one comparison.
     fn moments(&self, operation: u32, last: Moment) -> Vec<Moment> {
         let mut moments = Vec::new();
         for number in operation..=last.point.operation {
@@ -57,7 +57,7 @@ impl Explainer<'_> {
         moments
     }
 
-    /// The moment before anything of a loss was done.
+    /// The moment before the first lost operation.
     fn before_loss(&self, loss: &Loss, replay: &Replay) -> Moment {
         let first = loss.operations(replay).first().copied();
         let Some(first) = first else { return Moment { point: Point::START, acks: 0 } };
@@ -69,7 +69,7 @@ impl Explainer<'_> {
         Moment { point: Point { operation, during: false }, acks }
     }
 
-    /// Whether a loss fails if the crash comes at a moment.
+    /// Whether a loss fails if the crash happens at a moment.
     pub(super) fn fails_at(
         minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
         replay: &Replay,
@@ -80,7 +80,7 @@ impl Explainer<'_> {
         minimiser.questions.fails(replay, &key, moment.acks)
     }
 
-    /// Where a loss that fails at the minimiser's moment begins to fail.
+    /// When a loss that fails at the minimiser's moment begins to fail.
     pub(super) fn beginning(
         &self,
         minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
@@ -139,8 +139,8 @@ impl Explainer<'_> {
         FailingStretch { from: from.unwrap_or(at), before, until }
     }
 
-    /// In a row that begins beside a moment that fails: a moment that passes, as near as can be, and
-    /// the one before it in the row. Looks in steps that grow, then between the last two.
+    /// In a sequence next to a failing moment: the nearest moment that passes, and
+    /// its predecessor in the sequence. An exponential search, then a binary one.
     fn first_that_passes(
         &self,
         minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,

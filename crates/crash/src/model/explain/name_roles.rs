@@ -1,7 +1,7 @@
-//! Names by their role: what differs between two rounds of the same code is left out.
+//! Names by their role, without details that differ between two iterations of the same code.
 //!
 //! Numbers, hashes and the random part of temporary names do not count, and a file that is renamed to
-//! something is called the temporary name of that, if such names never repeat.
+//! a target counts as the temporary file of that target, if such names never repeat.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -9,15 +9,15 @@ use std::path::{Component, Path, PathBuf};
 use super::description::{OperationDescription, OperationKind};
 use crate::operation::Node;
 
-/// So many names that lead to one are random.
+/// This many names that are renamed to one target are considered random.
 const RANDOM: usize = 3;
-/// A directory for the first digits of hashes, as in `objects/3f/`, has a name no longer than this.
+/// Maximum length of the name of a directory for the first digits of hashes, as in `objects/3f/`.
 const FAN_OUT: usize = 3;
 
 pub(super) struct NameRoles {
-    /// Directories in which names are hashes, and that are named by the beginning of those.
+    /// Directories that contain hashes as names, and are named by their first digits.
     fan_out: BTreeSet<PathBuf>,
-    /// By node: what it is renamed or linked to in the end, where its own names are random.
+    /// By node: the name it is finally renamed or linked to, if its own names are random.
     becomes: HashMap<Node, String>,
 }
 
@@ -82,7 +82,7 @@ impl NameRoles {
     }
 }
 
-/// Equal for paths whose names differ in numbers, hashes or random parts only.
+/// Equal for paths whose names differ only in numbers, hashes or random parts.
 pub fn path_shape(path: &Path) -> String {
     let names = path.components().map(|one| name_shape(&one.as_os_str().to_string_lossy()));
     names.collect::<Vec<_>>().join("/")
@@ -102,7 +102,7 @@ fn is_hash(name: &str) -> bool {
     digits.len() >= 16 && is_hex(&digits) && digits.bytes().any(|byte| byte.is_ascii_digit())
 }
 
-/// `segment-17.log` is written by the code that writes `segment-18.log`.
+/// `segment-17.log` and `segment-18.log` have the same shape.
 fn name_shape(name: &str) -> String {
     if is_hash(name) {
         return "#".to_owned();
@@ -128,7 +128,7 @@ fn name_shape(name: &str) -> String {
     shape
 }
 
-/// What `mkstemp` makes, or a part of a hash.
+/// A name from `mkstemp`, or a part of a hash.
 fn is_random(word: &str) -> bool {
     let has = |of: fn(&u8) -> bool| word.bytes().any(|byte| of(&byte));
     let (digit, lower) = (has(u8::is_ascii_digit), has(u8::is_ascii_lowercase));

@@ -1,7 +1,7 @@
-//! The proof of an explanation: states beside the failing one that the check was asked about.
+//! The proof of an explanation: further states that were checked.
 //!
-//! Losing exactly what is named fails. Losing nothing does not, giving back any part of it does not,
-//! and neither does the moment before, when what should not have survived was not there yet or the
+//! Losing exactly what is named fails. Losing nothing passes, restoring any part of it passes, and so
+//! does the moment before, when the operation that should not have survived was not there yet or the
 //! promise had not been made. So the explanation is true, and nothing can be left out of it.
 
 use super::Explainer;
@@ -13,16 +13,16 @@ use super::questions::Moment;
 use crate::model::explore::CrashState;
 use crate::model::state_key::StateKey;
 
-/// What the check said about the states that an explanation rests on.
+/// The results of the check on the states that an explanation rests on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Proof {
-    /// Every question was answered as the explanation says.
+    /// Every result is as the explanation claims.
     pub complete: bool,
     /// The states that were checked for it.
     pub states: Vec<ProofState>,
 }
 
-/// One state that the check was asked about.
+/// One checked state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProofState {
     /// Which state.
@@ -31,7 +31,7 @@ pub struct ProofState {
     pub acks: usize,
     /// What it shows.
     pub role: ProofRole,
-    /// What the check said.
+    /// The result of the check.
     pub answer: ProofAnswer,
 }
 
@@ -42,7 +42,7 @@ pub enum ProofRole {
     Loss,
     /// Nothing is lost.
     NothingLost,
-    /// One part of what is named survives after all; the number of its operation.
+    /// One part of the named loss survives after all; the number of its operation.
     GivenBack(u32),
     /// The same, one step earlier.
     MomentBefore,
@@ -50,14 +50,14 @@ pub enum ProofRole {
     MomentAfter,
 }
 
-/// What the check said about a state.
+/// The result of the check on a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProofAnswer {
-    /// It fails in the way that is explained.
+    /// It fails in the explained way.
     Fails,
     /// It passes.
     Passes,
-    /// It fails in another way, or for the reason that it would fail for without the promise.
+    /// It fails in another way, or for a reason that does not need the promise.
     FailsOtherwise,
 }
 
@@ -81,7 +81,7 @@ impl Proof {
 }
 
 impl Explainer<'_> {
-    /// Asks what an explanation claims. Most of it was asked before.
+    /// Checks the claims of an explanation. Most of these states were checked before.
     pub(super) fn prove(
         &self,
         minimiser: &mut Minimiser<'_, impl FnMut(&CrashState) -> Option<FailureKind>>,
@@ -102,7 +102,7 @@ impl Explainer<'_> {
         }
         if let Some(earlier) = self.replay_at(before.point) {
             let then = loss.at(&earlier);
-            // Before anything of it was done nothing is lost.
+            // Before any of it was done nothing is lost.
             let key = match then.is_nothing() && !loss.is_nothing() {
                 true => nothing_lost(before.point),
                 false => then.key(&earlier, *before),
@@ -134,8 +134,8 @@ impl Explainer<'_> {
 }
 
 impl Loss {
-    /// The losses in which one part more survives, with all it needs, and the operation of that part.
-    /// What came along with it stays lost.
+    /// The losses in which one part more survives, with everything it requires, and the operation of that part.
+    /// Parts that are only implied stay lost.
     fn one_less(&self, replay: &crate::model::replay::Replay) -> Vec<(u32, Self)> {
         let pending = &replay.pending;
         let closed = pending.with_dependents(self.parts.iter().copied());

@@ -1,4 +1,4 @@
-//! Every sentence rests on states that the check was asked about: here they are asked about again,
+//! Every sentence rests on checked states: these tests check them again,
 //! from outside, for random programs and checks that fail at random.
 
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What of these a program could do.
+/// The program made of those actions that are possible.
 fn script(acts: &[Act]) -> TestScript {
     let mut script = TestScript::default();
     let mut there = BTreeSet::new();
@@ -70,18 +70,18 @@ fn script(acts: &[Act]) -> TestScript {
     script
 }
 
-/// A check that fails for about one state in four, in one of two ways, and for no other reason than
+/// A check that fails for about one state in four, in one of two ways, depending only on
 /// what it sees.
 fn failure(state: &CrashState, salt: u64) -> Option<FailureKind> {
     let mut mixed = salt ^ (state.tree.digest() as u64) ^ ((state.tree.digest() >> 64) as u64);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^= mixed >> 27;
-    // With more promises more fails.
+    // More promises make more states fail.
     let bound = 3 + state.acks as u64;
     (mixed % 16 < bound).then(|| FailureKind::new(if mixed & 256 == 0 { "1" } else { "2" }, ""))
 }
 
-/// Asks the check about every state of the proof, and gives back what the proof should say.
+/// Runs the check on every state of the proof, and returns what the proof should say.
 fn asked_again(
     recording: &Recording,
     model: Model,
@@ -109,7 +109,7 @@ fn is_proven(
     assert_eq!((states[0].role, &states[0].key), (ProofRole::Loss, &finding.key));
     for (state, again) in states.iter().zip(&again).skip(1) {
         let is_other = || {
-            // It fails in another way, or with fewer promises, too.
+            // It fails in another way, or also with fewer promises.
             let quiet = (0..state.acks).map(|acks| ProofState { acks, ..state.clone() }).collect();
             let quiet = Proof { complete: true, states: quiet };
             let quiet = Finding { proof: quiet, ..finding.clone() };
@@ -172,7 +172,7 @@ proptest! {
 
 #[test]
 fn the_survivor_is_the_truncation_and_not_the_change_of_mode_before_it() {
-    // What Vim does to a file that it writes in place, with a backup that nobody syncs.
+    // What Vim does to a file that it writes in place, with an unsynced backup.
     let node = Node(1);
     let script = TestScript::with(&[("f", "old")]).create("f~").write("f~", 0, "old").close("f~");
     let script = script.act(Action::Mode { node, mode: 0o600 }).truncate("f", 0);
@@ -213,7 +213,7 @@ fn two_rounds_that_are_both_needed_are_both_named() {
 
 #[test]
 fn no_sync_is_advised_that_does_not_help() {
-    // The name of a file is not synced by a sync of the file that it replaces.
+    // Syncing a file does not sync the name of the file that replaces it.
     let script = TestScript::with(&[("m", "old")]).create("t").write("t", 0, "new").fsync("t");
     let script = script.rename("t", "m").ack("new");
     let fails = |state: &CrashState| state.acks == 1 && !shows(state, "m=new");

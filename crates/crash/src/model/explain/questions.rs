@@ -1,4 +1,4 @@
-//! The check asked about states: none twice, and not for ever.
+//! Runs the check on states: never twice on the same one, and only a limited number of times.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use crate::model::explore::{CrashState, Promises};
 use crate::model::replay::{Point, Replay};
 use crate::model::state_key::StateKey;
 
-/// More checks than this for one cause are not worth a shorter sentence.
+/// A shorter sentence is not worth more checks than this for one cause.
 pub(super) const CHECKS: usize = 80;
 
-/// When a crash comes: after an operation, and after so many promises.
+/// When a crash happens: after an operation, and after a number of promises.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Moment {
     pub(super) point: Point,
@@ -22,12 +22,12 @@ pub(super) struct Questions<'a, F> {
     promises: &'a Promises,
     /// By state and promises.
     known: HashMap<(u128, usize), Option<FailureKind>>,
-    /// Only what fails in this way counts; without it, what fails in any.
+    /// Only failures of this kind count; if `None`, any failure.
     pub(super) wanted: Option<FailureKind>,
-    /// Only what passes with so few promises is of interest.
+    /// Only states that pass with this many promises are of interest.
     pub(super) passes_with: Option<usize>,
     left: usize,
-    /// A question had to stay open.
+    /// Some state could not be checked.
     open: bool,
     fails: &'a mut F,
 }
@@ -49,26 +49,26 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Questions<'a, F> {
         }
     }
 
-    /// For the next cause there are as many checks again.
+    /// Resets the number of checks for the next cause.
     pub(super) fn begin(&mut self) {
         self.left = CHECKS;
         self.open = false;
     }
 
-    /// At least so many checks are left.
+    /// Ensures that at least this many checks are left.
     pub(super) fn allow(&mut self, checks: usize) {
         self.left = self.left.max(checks);
     }
 
-    /// Whether every question so far was answered.
+    /// Whether every state so far could be checked.
     pub(super) fn are_answered(&self) -> bool {
         !self.open
     }
 
-    /// Whether a state fails in the way that is looked for.
+    /// Whether a state fails in the wanted way.
     pub(super) fn fails(&mut self, replay: &Replay, key: &StateKey, acks: usize) -> bool {
         let fewer = match self.passes_with {
-            // What fails without a promise is another matter.
+            // A state that fails without a promise does not count.
             Some(fewer) if fewer >= acks => return false,
             fewer => fewer,
         };
@@ -82,7 +82,7 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Questions<'a, F> {
         kind.is_some() && (self.wanted.is_none() || kind == self.wanted)
     }
 
-    /// How a state fails, in whatever way.
+    /// How a state fails, in any way.
     pub(super) fn kind(
         &mut self,
         replay: &Replay,
@@ -94,7 +94,7 @@ impl<'a, F: FnMut(&CrashState) -> Option<FailureKind>> Questions<'a, F> {
         if let Some(known) = self.known.get(&asked) {
             return known.clone();
         }
-        // Without checks left nothing is taken to fail, so that what is known to fail stays.
+        // Without checks left a state counts as passing, so that known failures stay.
         if self.left == 0 {
             self.open = true;
             return None;

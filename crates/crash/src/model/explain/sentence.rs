@@ -13,17 +13,17 @@ use crate::model::path_text::quoted_path;
 use crate::model::replay::Replay;
 use crate::text::count;
 
-/// So many operations besides the first are named.
+/// How many operations besides the first are named.
 const OTHERS: usize = 3;
 
 /// The smallest loss that fails.
 pub(super) struct SmallestLoss<'a> {
     pub(super) replay: &'a Replay,
     pub(super) lost: &'a BTreeSet<MicroOpId>,
-    /// Those that are lost, in order.
+    /// The lost operations, in order.
     pub(super) operations: &'a [u32],
     pub(super) circumstance: Circumstance,
-    /// How many promises were made after the first.
+    /// How many promises were made after the first one.
     pub(super) since: usize,
     /// What to sync.
     pub(super) advice: Option<&'a Advice>,
@@ -32,7 +32,7 @@ pub(super) struct SmallestLoss<'a> {
 }
 
 impl SmallestLoss<'_> {
-    /// The parts of an operation that are lost, and those that are not.
+    /// The lost parts of an operation, and the surviving ones.
     fn parts(&self, operation: u32) -> (Vec<&MicroOp>, Vec<&MicroOp>) {
         let pending = &self.replay.pending;
         let gone = pending.with_dependents(self.lost.iter().copied());
@@ -61,7 +61,7 @@ fn size(parts: &[&MicroOp]) -> Option<u64> {
 }
 
 impl OperationDescriptions {
-    /// What is lost and what had to survive with it or had been promised.
+    /// What is lost, and what survived without it or had been promised.
     pub(super) fn of_loss(&self, loss: &SmallestLoss<'_>) -> String {
         let half = match loss.circumstance {
             Circumstance::Half(number) => Some(number),
@@ -113,7 +113,7 @@ impl OperationDescriptions {
         }
     }
 
-    /// An operation that is there without what it needs.
+    /// An operation that survives without what it requires.
     fn of_survivor(
         &self,
         loss: &SmallestLoss<'_>,
@@ -147,7 +147,7 @@ impl OperationDescriptions {
         format!("{later} {survive} but {what}{others} {not} not{sync}")
     }
 
-    /// What to sync before an operation that is there without what it needs.
+    /// What to sync before an operation that survives without what it requires.
     fn sync_before(
         &self,
         number: u32,
@@ -164,7 +164,7 @@ impl OperationDescriptions {
         }
     }
 
-    /// What is lost of an operation.
+    /// The lost part of an operation.
     fn lost(&self, loss: &SmallestLoss<'_>, number: u32) -> String {
         let (lost, kept) = loss.parts(number);
         match self.description(number) {
@@ -173,7 +173,7 @@ impl OperationDescriptions {
         }
     }
 
-    /// Nothing is lost but what nobody syncs.
+    /// Only files that are never synced are lost.
     fn of_volatile(&self, loss: &SmallestLoss<'_>) -> String {
         let files: Vec<String> =
             loss.volatile.iter().take(3).map(|path| quoted_path(path)).collect();
@@ -196,7 +196,7 @@ impl OperationDescriptions {
         )
     }
 
-    /// A write of which a part survives: by itself, or with something that leads to it.
+    /// A write of which a part survives: by itself, or with a name that leads to it.
     pub(super) fn of_tear(
         &self,
         (part, torn): (Part, Torn),
@@ -235,7 +235,7 @@ impl OperationDescriptions {
         )
     }
 
-    /// A state that fails for a reason that nobody looked for.
+    /// A failing state without a determined cause.
     pub(super) fn of_unexplained(&self, operation: u32, lost: &[u32]) -> String {
         let main = lost.iter().find_map(|number| Some((*number, self.description(*number)?)));
         let Some((number, description)) = main else {
@@ -274,7 +274,7 @@ impl OperationDescriptions {
     }
 }
 
-/// What is lost of an operation, by its own bytes if others of it are there.
+/// The lost part of an operation, by its bytes if other parts survive.
 fn what(
     op: &str,
     description: &OperationDescription,
@@ -295,7 +295,7 @@ fn what(
     format!("{} ({op})", description.noun())
 }
 
-/// Some parts of one operation are there and some are not.
+/// Some parts of one operation survive and some do not.
 fn half_of(
     op: &str,
     description: &OperationDescription,
@@ -322,7 +322,7 @@ fn half_of(
     }
 }
 
-/// The verb that goes with a noun, and the noun.
+/// The verb that matches a noun, and the noun.
 fn verb(many: &'static str, one: &'static str, noun: String) -> (&'static str, String) {
     (if noun.starts_with("bytes ") { many } else { one }, noun)
 }

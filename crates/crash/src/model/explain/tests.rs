@@ -191,7 +191,7 @@ fn the_smallest_state_is_one_that_can_be_built_again() {
     assert!(fails(&again.unwrap().unwrap()));
 }
 
-/// A file replaced in each round, nothing synced: `map` must be the newest promised one or a newer.
+/// A file replaced in each iteration, nothing synced: `map` must be the newest promised one or a newer one.
 fn saves(rounds: u32) -> TestScript {
     let mut script = TestScript::default();
     for round in 1..=rounds {
@@ -368,7 +368,7 @@ fn a_size_without_its_bytes() {
                       reader must recognise a record that is not whole, for example by a checksum";
         let told: Vec<_> = told.iter().filter(|one| one.contains("op 3")).collect();
         match model {
-            // A new block comes with its bytes; the second record goes to a block that is there.
+            // A new block comes with its bytes; the second record goes to an existing block.
             Model::Ext4DioreadLock => assert_eq!(told, [&second]),
             _ => assert!(sentences(&found)[0].starts_with("the size of `log` grew to 10 (op 1)")),
         }
@@ -420,7 +420,7 @@ fn a_file_made_without_a_name_is_called_what_it_is_called_later() {
     }
 }
 
-/// A log of records of four bytes, nothing synced: each must be whole, and each promised one there.
+/// A log of records of four bytes, nothing synced: each must be whole, and each promised one present.
 fn appends() -> TestScript {
     let mut script = TestScript::default().create("log");
     for round in 0..3 {

@@ -1,4 +1,4 @@
-//! How much of a recording its states stand for, in numbers and as a sentence.
+//! How much of a recording its states cover, in numbers and as a sentence.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,38 +7,38 @@ use crate::model::explore::state_class::{SECTOR, StateClass};
 use crate::model::path_text::quoted_path;
 use crate::text::count;
 
-/// What was looked at, and what was not.
+/// What was explored, and what was not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Operations of the recording.
     pub operations: u32,
     /// Moments at which a crash was considered.
     pub points: u64,
-    /// By class in the order of [`StateClass::ALL`], before equal states are taken for one.
+    /// By class in the order of [`StateClass::ALL`], before equal states are merged.
     pub raw: [u64; 6],
-    /// By class, after equal states are taken for one.
+    /// By class, after equal states are merged.
     pub distinct: [u64; 6],
-    /// Pairs beyond the limit; [`ExploreOptions::seed`] decides which.
+    /// Pairs beyond the limit; [`ExploreOptions::seed`] selects those that are built.
     pub pairs_left_out: u64,
-    /// Decides which pairs are built where there are too many.
+    /// Selects which pairs are built if there are too many.
     pub seed: u64,
     /// Points with parts too old to be lost one by one.
     pub points_with_older_parts: u64,
-    /// Files that are mapped and never synced, or named volatile: lost in every power loss.
+    /// Files that are mapped and never synced, or declared volatile: lost in every power loss.
     pub volatile_files: Vec<PathBuf>,
-    /// What was looked at.
+    /// The explored classes.
     pub classes: Vec<StateClass>,
-    /// The recording was not looked at to its end: there may be more states.
+    /// The exploration ended early: there may be more states.
     pub cut_short: bool,
 }
 
 impl Coverage {
-    /// All states, before equal ones are taken for one.
+    /// All states, before equal ones are merged.
     pub fn states(&self) -> u64 {
         self.raw.iter().sum()
     }
 
-    /// All states that differ.
+    /// All distinct states.
     pub fn distinct_states(&self) -> u64 {
         self.distinct.iter().sum()
     }
@@ -85,5 +85,5 @@ impl fmt::Display for Coverage {
     }
 }
 
-/// How many names of files a line has room for.
+/// How many file names are listed in a line.
 const VOLATILE_SHOWN: usize = 5;

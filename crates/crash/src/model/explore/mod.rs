@@ -1,11 +1,11 @@
 //! Every crash state worth checking, each once.
 //!
-//! Two states are one if no check can tell their trees apart. A state that can come about at several
+//! Two states are equal if no check can distinguish their trees. A state that can occur at several
 //! points is checked at the last of them: there the program has promised most, so that a check of
 //! promises that passes there passes at the others. (A check that nothing is there *too early* is
 //! weaker at the last point; it is not what acknowledgements are for.) That needs a first pass over
 //! all states, which keeps digests only; a second one builds those that are checked, class by
-//! class, so that a spent budget has seen the classes with most yield.
+//! class, so that a spent budget has covered the classes that find most.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -50,13 +50,13 @@ pub struct CrashState {
 pub struct ExploreOptions {
     /// The classes to build.
     pub classes: Vec<StateClass>,
-    /// How many of the newest parts are lost or kept one by one.
+    /// How many of the newest parts are lost or kept individually.
     pub near: usize,
-    /// How many pairs a point may have; the seed decides which.
+    /// Maximum number of pairs at a point; the seed selects which.
     pub pairs: usize,
-    /// Decides which pairs are built where there are too many.
+    /// Selects which pairs are built if there are too many.
     pub seed: u64,
-    /// Files whose bytes are worth nothing after a power loss, such as `*-shm`.
+    /// Files whose content is worthless after a power loss, such as `*-shm`.
     pub volatile: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl Default for ExploreOptions {
     }
 }
 
-/// The states, in the order in which to check them. The first pass is made by [`CrashStates::new`].
+/// The states, in the order in which to check them. [`CrashStates::new`] makes the first pass.
 pub struct CrashStates<'a> {
     recording: &'a Recording,
     model: Model,
@@ -82,23 +82,23 @@ pub struct CrashStates<'a> {
     inside_looks: HashSet<u32>,
     promises: Promises,
     coverage: Coverage,
-    /// By digest: where it is checked.
+    /// By digest: the point and class at which it is checked.
     chosen: HashMap<u128, (Point, StateClass)>,
-    /// By class: the digest of each state, in the order in which they are made.
+    /// By class: the digest of each state, in the order in which they are built.
     digests: Vec<Vec<u128>>,
     ready: std::vec::IntoIter<CrashState>,
     pass: Option<Pass<'a>>,
     classes: std::vec::IntoIter<StateClass>,
-    /// Asked between two points without a state.
+    /// Called between two points without a state.
     stop: Option<Box<dyn Fn() -> bool + Send + 'a>>,
 }
 
-/// How far the first pass over a recording is.
+/// Progress of the first pass over a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FirstPass {
-    /// Points that were looked at.
+    /// Number of points explored so far.
     pub looked_at: u64,
-    /// All of them.
+    /// Number of all points.
     pub points: u64,
 }
 
@@ -120,8 +120,8 @@ impl<'a> CrashStates<'a> {
         Self::watched(recording, model, options, |_| ControlFlow::Continue(()))
     }
 
-    /// The same; the function is told before each state of the first pass how far that is, and may
-    /// end it. There are no states then, and [`Coverage::cut_short`] is set.
+    /// The same; the function gets the progress before each state of the first pass, and may
+    /// stop it. There are no states then, and [`Coverage::cut_short`] is set.
     pub fn watched(
         recording: &'a Recording,
         model: Model,
@@ -158,12 +158,12 @@ impl<'a> CrashStates<'a> {
         Ok(states)
     }
 
-    /// Has no further states as soon as this is true. It is asked wherever the next one may be far.
+    /// Ends the iteration as soon as `stop` is true. It is called whenever the next state may be far.
     pub fn stop_when(self, stop: impl Fn() -> bool + Send + 'a) -> Self {
         Self { stop: Some(Box::new(stop)), ..self }
     }
 
-    /// What has been built so far.
+    /// Coverage of the states built so far.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }
@@ -229,8 +229,8 @@ impl<'a> CrashStates<'a> {
         class: StateClass,
         point: Point,
     ) -> (Vec<Survivors>, usize) {
-        // What is left of a look that is not over is left of the whole look, too. Only tears are
-        // those of one store.
+        // The losses at an unfinished comparison of mapped files are among those of the finished one.
+        // Only tears belong to a single store.
         if self.inside_looks.contains(&point.operation) && class != StateClass::Torn {
             return (Vec::new(), 0);
         }
@@ -249,7 +249,7 @@ impl<'a> CrashStates<'a> {
         (choices, left_out)
     }
 
-    /// The states of the point where the pass stands that are checked there.
+    /// The states that are checked at the current point.
     fn fill(&mut self, pass: &mut Pass<'a>, point: Point) {
         let window = Window::new(&pass.replay);
         let mut ready = Vec::new();
@@ -309,7 +309,7 @@ impl Iterator for CrashStates<'_> {
     }
 }
 
-/// The state that a key names, or none if the recording has no such point.
+/// The state of a key; `None` if the recording has no such point.
 pub fn rebuild(
     recording: &Recording,
     model: Model,
@@ -352,7 +352,7 @@ fn class_of(key: &StateKey) -> StateClass {
     }
 }
 
-/// What had been said when the crash came.
+/// What was acknowledged when the crash happened.
 #[derive(Clone, Debug)]
 pub(crate) struct Promises {
     /// By operation, from 0: acknowledgements before the next one.
@@ -385,7 +385,7 @@ impl Promises {
         at.and_then(|at| self.acks.get(at)).copied().unwrap_or(0)
     }
 
-    /// How many came before the operation after this one.
+    /// How many acknowledgements came before the next operation.
     pub(crate) fn by(&self, operation: u32) -> usize {
         self.acks.get(operation as usize).copied().unwrap_or(0)
     }
@@ -428,17 +428,17 @@ impl Promises {
     }
 }
 
-/// Before an operation is done nothing that follows it has been said.
+/// Before an operation is done, no later acknowledgement has been made.
 fn said(point: Point) -> usize {
     point.operation as usize - usize::from(point.during)
 }
 
-/// A pattern of [`ExploreOptions::volatile`] is none.
+/// A pattern of [`ExploreOptions::volatile`] is invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadGlob {
     /// The pattern.
     pub pattern: String,
-    /// Why it is none.
+    /// Why it is invalid.
     pub reason: &'static str,
 }
 
@@ -451,12 +451,12 @@ impl fmt::Display for BadGlob {
 impl std::error::Error for BadGlob {}
 
 /// A file that is mapped and never synced may be written back in any part, page by page, if there are
-/// no more stores than this to it; with more of them it is lost whole, because its pages would be most
+/// at most this many stores to it; with more of them it is lost whole, because its pages would be most
 /// of what can be lost.
 const MAPPED_STORES: usize = 256;
 
-/// Files named volatile, and files with many stores through a mapping that are never synced: nobody
-/// who writes those counts on them.
+/// Files declared volatile, and files with many stores through a mapping that are never synced: their
+/// writers do not rely on them.
 pub(crate) fn volatile(
     recording: &Recording,
     options: &ExploreOptions,
@@ -505,7 +505,7 @@ pub(crate) fn volatile(
     Ok(named)
 }
 
-/// What some files were called last, in order.
+/// The last names of some files, in order.
 pub(crate) fn names(recording: &Recording, nodes: &HashSet<Node>) -> Vec<PathBuf> {
     if nodes.is_empty() {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! The crash states worth a look at one point, by class.
+//! The crash states worth checking at one point, by class.
 //!
-//! It looks at the newest parts only, at most [`WINDOW`] of them; older ones survive together or
+//! Only the newest parts are lost or kept individually, at most [`WINDOW`] of them; older ones survive together or
 //! are lost together. Every choice is closed under what the profile requires.
 
 use crate::model::micro_op::{Effect, MicroOp, Part, Torn, apply_all};
@@ -10,19 +10,19 @@ use crate::model::tree::Tree;
 use crate::model::tree::file_content::PAGE;
 
 pub(crate) const WINDOW: usize = 60;
-/// The smallest part of a file that a device writes whole, in bytes.
+/// The unit that a device writes atomically, in bytes.
 pub const SECTOR: u64 = 512;
 
-/// How a crash state was chosen. In order of what they yield.
+/// How a crash state was chosen, ordered by how many failures they find.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum StateClass {
-    /// Everything up to the point is there.
+    /// Everything up to the point survives.
     Prefix,
-    /// Nothing that was not synced is there.
+    /// Nothing that was not synced survives.
     LoseAll,
-    /// One part is lost, with what cannot be without it.
+    /// One part is lost, with everything that requires it.
     DropOne,
-    /// One part survives, with what it needs.
+    /// One part survives, with everything it requires.
     KeepOne,
     /// A write is torn: the newest, or the last one to a file before a name or a sync.
     Torn,
@@ -52,7 +52,7 @@ impl StateClass {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Survivors {
     Everything,
-    /// Of the window the parts in the mask, of what is older all or nothing.
+    /// Of the window the parts in the mask; of the older parts all or none.
     Parts {
         older: bool,
         mask: u64,
@@ -60,21 +60,21 @@ pub(crate) enum Survivors {
     },
 }
 
-/// The newest parts at a point and what they need of each other.
+/// The newest parts at a point and their requirements among each other.
 pub(crate) struct Window<'a> {
     replay: &'a Replay,
     micro_ops: &'a [MicroOp],
-    /// By part: what it needs in the window, itself included.
+    /// By part: the parts of the window that it requires, including itself.
     needs: Vec<u64>,
-    /// By part: what needs it, itself included.
+    /// By part: the parts that require it, including itself.
     dependents: Vec<u64>,
-    /// The parts that need something older.
+    /// The parts that require something older.
     rooted: u64,
     all: u64,
 }
 
 impl<'a> Window<'a> {
-    /// The replay has frozen all but [`WINDOW`] parts.
+    /// All but [`WINDOW`] parts of the replay are frozen.
     pub(crate) fn new(replay: &'a Replay) -> Self {
         let pending = &replay.pending;
         let micro_ops = &pending.micro_ops[pending.frozen..];
@@ -90,7 +90,7 @@ impl<'a> Window<'a> {
                 }
             }
         }
-        // Needs point backwards, but for parts of one operation: two rounds reach everything.
+        // Requirements point backwards, except between parts of one operation: two rounds find everything.
         for _ in 0..2 {
             for at in 0..micro_ops.len() {
                 let mut reached = needs[at];
@@ -134,7 +134,7 @@ impl<'a> Window<'a> {
                 let first = self.micro_ops.len().saturating_sub(near.div_ceil(2));
                 (first..self.micro_ops.len())
                     .flat_map(|one| (one + 1..self.micro_ops.len()).map(move |two| (one, two)))
-                    // If one takes the other along it is no pair.
+                    // If one implies the other they are not a pair.
                     .filter(|(one, two)| self.dependents[*one] & (1 << two) == 0)
                     .map(|(one, two)| {
                         kept(true, self.all & !self.dependents[one] & !self.dependents[two])
@@ -144,8 +144,8 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The newest operation, if it is a write, torn. After a name, a sync or whatever else writes no
-    /// bytes: the last write of each file, of which a part may be there when what leads to it is.
+    /// The newest operation, if it is a write, torn. After a name, a sync or any other operation without
+    /// bytes: the last write of each file, a part of which may survive with the name that leads to it.
     fn torn(&self, near: usize, point: Point) -> Vec<Survivors> {
         let bytes = self
             .micro_ops
@@ -176,7 +176,7 @@ impl<'a> Window<'a> {
         let micro_op = &self.micro_ops[at];
         let Effect::Bytes { pieces, fresh, .. } = &micro_op.effect else { return Vec::new() };
         let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Vec::new() };
-        // New blocks that grow the file are bound to their size.
+        // New blocks that grow the file are tied to their size.
         let size = bits(self.needs[at]).find(|other| {
             matches!(self.micro_ops[*other].effect, Effect::Size { .. })
                 && self.needs[*other] & (1 << at) != 0
@@ -184,7 +184,7 @@ impl<'a> Window<'a> {
         let tears = self.replay.tears(*fresh, size.is_some());
         let unit = if tears.pages { PAGE as u64 } else { SECTOR };
         let lost = self.dependents[at];
-        // Or the size comes by itself, before the bytes: then it may be that of what is left.
+        // Or the size is separate and comes before the bytes: then it may be the size of the remainder.
         let beside = bits(self.needs[at] & !(1 << at)).filter(|other: &usize| {
             let part = self.micro_ops[*other].part;
             part.operation == micro_op.part.operation
@@ -281,7 +281,7 @@ impl Bounds {
         cuts
     }
 
-    /// What is between the first bound and the last.
+    /// The range between the first bound and the last.
     fn ends(self) -> Option<(u64, u64)> {
         (self.any && self.first < self.last).then_some((self.first, self.last))
     }

@@ -64,7 +64,7 @@ fn the_first_pass_says_how_far_it_is_and_can_be_ended() {
 fn a_state_is_checked_where_most_was_promised() {
     let states = states(&replacement(), Model::Ext4);
     let old = states.iter().find(|state| listing(&state.tree) == "a=old").unwrap();
-    // Lost for the last time before the directory was synced, when two lines were said.
+    // Last lost before the directory was synced, when two lines had been acknowledged.
     assert_eq!((old.acks, old.key.point.operation), (2, 3));
     let new = states.iter().find(|state| listing(&state.tree) == "a=new").unwrap();
     assert_eq!(new.acks, 3);
@@ -234,7 +234,7 @@ fn a_kill_does_not_come_between_the_stores_of_one_look() {
     assert_eq!(bytes, [(*b"..", *b"."), (*b"x.", *b"y"), (*b"xz", *b"y")].into());
 }
 
-/// What the states show under a name, as one letter for each page: its outer byte.
+/// The states' content under a name, as one letter for each page: its outer byte.
 fn pages(states: &[CrashState], name: &str) -> HashSet<String> {
     let shown = states.iter().filter_map(|state| {
         let file = state.tree.file(state.tree.find(name.as_ref())?.node)?;
@@ -261,7 +261,7 @@ fn a_write_may_survive_without_its_middle() {
         assert!(pages(&states, "a").contains("nooon"), "{model}");
         assert!(pages(&states, "b").contains("b000b"), "{model}");
     }
-    // Bytes in the journal are there in their order.
+    // Bytes in the journal keep their order.
     let states = states(&script, Model::Ext4DataJournal);
     assert!(pages(&states, "a").is_disjoint(&["nooon".to_owned(), "ooonn".to_owned()].into()));
 }

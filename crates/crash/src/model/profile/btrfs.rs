@@ -1,10 +1,10 @@
 //! btrfs with its default mount options: copy on write, checksums, no holes in its trees.
 //!
 //! A commit of a transaction is a chain like a journal: a part survives only with all before it.
-//! Bytes never overwrite: they become part of the file when they are on disk, by a change of the
-//! tree, so that they come after everything that was there when they were written, and the size
-//! comes with them. An `fsync` is no commit: it writes the file, or the directory, into a log tree
-//! of its own, and what else happened before may be lost.
+//! Bytes are never overwritten: they become part of the file once they are on disk, by a change of the
+//! tree, so they come after everything that existed when they were written, together with the size.
+//! An `fsync` is not a commit: it writes the file, or the directory, into a separate log tree,
+//! and other earlier changes may be lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,12 +21,12 @@ const COMPANIONS: usize = 3;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Btrfs {
-    /// The end of the running transaction: what comes later comes after each of these. More than one
-    /// where a part may be in a log without what came before it.
+    /// The end of the running transaction: later parts come after each of these. More than one
+    /// if a part may be in a log without the parts before it.
     last: Vec<MicroOpId>,
-    /// The last operation on each name. It comes along with a later one even if the log is written.
+    /// The last operation on each name. It is included with a later one even if the log is written.
     names: HashMap<DirEntry, MicroOpId>,
-    /// By file and page: the last write, which brings the earlier ones to its page along.
+    /// By file and page: the last write, which includes the earlier ones to its page.
     dirty: HashMap<Node, BTreeMap<u64, MicroOpId>>,
 }
 
@@ -84,7 +84,7 @@ impl Btrfs {
         }
     }
 
-    /// The write before this one waits for the device: a sync of its own range.
+    /// The previous write waits for the device: a sync of its own range.
     pub(crate) fn wait(&mut self, pending: &mut PendingOps, action: &Action) {
         if let Action::Write { node, offset, data, .. } = action
             && !data.is_empty()
@@ -122,7 +122,7 @@ impl Btrfs {
         let before: BTreeSet<MicroOpId> =
             dirty.values().copied().filter(|id| pending.is_pending(*id)).collect();
         let growth = (end > size || pending.size_is_open(node)).then(|| {
-            // The size of the file at that moment is written with whatever bytes are done first.
+            // The current size of the file is written with the first bytes that complete.
             for other in before.iter().rev().take(COMPANIONS).filter(|_| end > size) {
                 let needs = self.last.iter().copied().chain([*other]).collect();
                 pending.push(Effect::Size { node, size: end }, needs);
@@ -141,7 +141,7 @@ impl Btrfs {
         }
     }
 
-    /// Zeros in pages that stay are written like bytes.
+    /// Zeros in remaining pages are written like bytes.
     fn zeros(&mut self, pending: &mut PendingOps, node: Node, ranges: &[(u64, u64)]) {
         let dirty = self.dirty.entry(node).or_default();
         for (from, to) in ranges {
@@ -158,7 +158,7 @@ impl Btrfs {
         }
     }
 
-    /// Of a file: all that is in it, and its names. Of a directory: the names in it.
+    /// Of a file: all its content, and its names. Of a directory: the names in it.
     fn sync(&mut self, pending: &mut PendingOps, node: Node) {
         let is_directory = pending.now.is_directory(node);
         let ids = pending.micro_ops.iter().filter(|micro_op| match &micro_op.effect {
@@ -186,8 +186,8 @@ impl Btrfs {
             _ => micro_op.node() == Some(node),
         });
         let ids: Vec<MicroOpId> = ids.map(|micro_op| micro_op.id).collect();
-        // The other bytes of the file may come along: those that wait to be written beside the range
-        // are written with it. Then they are in the log, without what came before them.
+        // Other bytes of the file may be included: dirty ranges next to the synced one
+        // are written with it. Then they are in the log, without the parts before them.
         let own: BTreeSet<MicroOpId> = pending.of_node(node).map(|micro_op| micro_op.id).collect();
         for micro_op in &mut pending.micro_ops {
             if own.contains(&micro_op.id) {
@@ -197,7 +197,7 @@ impl Btrfs {
         self.write_log(pending, ids);
     }
 
-    /// The log of a file may have that names of it are gone, without what came before that.
+    /// The log of a file may contain the removal of its names, without the parts before that.
     fn free_removals(&mut self, pending: &mut PendingOps, node: Node) {
         let removals = pending.micro_ops.iter().filter(|micro_op| {
             matches!(&micro_op.effect,
@@ -210,7 +210,7 @@ impl Btrfs {
             let requires = &mut pending.micro_ops[at].requires;
             let before: Vec<MicroOpId> =
                 requires.extract_if(.., |one| !needed.contains(one)).collect();
-            // What comes after it in the transaction still comes after that.
+            // Later parts of the transaction still come after that.
             for micro_op in &mut pending.micro_ops {
                 if micro_op.requires.contains(&id) {
                     micro_op.requires.extend(&before);
@@ -222,7 +222,7 @@ impl Btrfs {
         }
     }
 
-    /// These are durable by the log, without what came before them in the transaction.
+    /// The log makes these durable, without the earlier parts of the transaction.
     fn write_log(&mut self, pending: &mut PendingOps, ids: Vec<MicroOpId>) {
         let mut durable: BTreeSet<MicroOpId> = ids.into_iter().collect();
         loop {
@@ -234,7 +234,7 @@ impl Btrfs {
                 break;
             }
         }
-        // What needed one of these in the transaction needs what that needed.
+        // Parts that required one of these in the transaction require what that one required.
         for id in &durable {
             let Some(at) = pending.position(*id) else { continue };
             let needed = std::mem::take(&mut pending.micro_ops[at].requires);
@@ -254,9 +254,9 @@ impl Btrfs {
         self.settle(pending);
     }
 
-    /// What the log has to have besides a part: earlier operations on its names, and the
-    /// directories that they are in; of bytes, the earlier ones in the pages that they share, since
-    /// a page is written whole, and the pages beside it that wait along with it.
+    /// What the log must contain besides a part: earlier operations on its names, and the
+    /// directories that they are in; for bytes, the earlier ones in the same pages, because
+    /// a page is written whole, and adjacent dirty pages.
     fn needed_by(&self, pending: &PendingOps, id: MicroOpId) -> Vec<MicroOpId> {
         let Some(at) = pending.position(id) else { return Vec::new() };
         let part = &pending.micro_ops[at];
@@ -295,7 +295,7 @@ fn is_name_of(action: &Action, node: Node) -> bool {
     }
 }
 
-/// Whether the log of a directory has all of an action.
+/// Whether the log of a directory contains all of an action.
 fn names_in(action: &Action, directory: Node) -> bool {
     dir_entries(action).iter().all(|dir_entry| dir_entry.directory == directory)
 }

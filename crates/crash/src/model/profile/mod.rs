@@ -1,4 +1,4 @@
-//! The rules of a file system: what a crash may take.
+//! The rules of a file system: what a crash may lose.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,11 +11,11 @@ mod rules;
 #[cfg(test)]
 mod xfs_and_btrfs_rules;
 
-/// Which part of what was not synced may be lost in a crash. The rules and where they come from
+/// Which unsynced parts may be lost in a crash. The rules and their sources
 /// are in `docs/design/crash-models.md`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Model {
-    /// The process ends, the machine does not: nothing that was written is lost.
+    /// The process is killed, the machine keeps running: nothing that was written is lost.
     #[default]
     Kill,
     /// Power loss on ext4 with its default mount options.
@@ -30,7 +30,7 @@ pub enum Model {
     Xfs,
     /// Power loss on btrfs with its default mount options.
     Btrfs,
-    /// Power loss on a file system that promises what POSIX promises and no more.
+    /// Power loss on a file system that promises only what POSIX promises.
     Posix,
 }
 
@@ -65,7 +65,7 @@ impl Model {
 /// Which torn states of a write a profile allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tears {
-    /// Only whole pages come and go.
+    /// Only whole pages survive or are lost.
     pub(crate) pages: bool,
     /// The end may survive without the beginning.
     pub(crate) tail: bool,

@@ -1,7 +1,7 @@
-//! The strictest reading: a file's contents are durable by a sync of the file, a name by a sync of
-//! its directory, and of everything else any part may be lost.
+//! The strictest interpretation: a sync of a file makes its content durable, a sync of
+//! its directory its name, and any other part may be lost.
 //!
-//! What it still grants: a rename is atomic until a sync of the directory that it leads to, and
+//! It still guarantees: a rename is atomic until a sync of the target directory, and
 //! operations on one name keep their order.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use crate::model::tree::file_content::PAGE;
 use crate::operation::{Action, DirEntry, Node, WriteSync};
 use crate::recorded_bytes::RecordedBytes;
 
-/// A write over several pages may survive in some of them: at most this many pieces are told apart.
+/// A write over several pages may survive in some of them: at most this many pieces are distinguished.
 const PIECES: usize = 4;
 
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,7 @@ impl Posix {
         }
     }
 
-    /// The write before this one waits for the device: its own range is durable.
+    /// The previous write waits for the device: its own range is durable.
     pub(crate) fn wait(pending: &mut PendingOps, action: &Action) {
         let Action::Write { node, sync, data, .. } = action else { return };
         if data.is_empty() {
@@ -80,7 +80,7 @@ impl Posix {
         let Some(last) = pending.of_node(*node).last().map(|micro_op| micro_op.part) else {
             return;
         };
-        // Without the truncations before it the range could not be read back as it was written.
+        // Without the truncations before it the range would not read back as written.
         let durable: Vec<MicroOpId> = pending
             .of_node(*node)
             .filter(|micro_op| {
@@ -129,7 +129,7 @@ impl Posix {
     }
 }
 
-/// Bytes in these pages, and all that is needed to read them back.
+/// Bytes in these pages, and everything that is required to read them back.
 fn sync_part(pending: &mut PendingOps, node: Node, from: u64, to: u64) {
     let durable: Vec<MicroOpId> = pending
         .of_node(node)
@@ -149,7 +149,7 @@ fn write(pending: &mut PendingOps, node: Node, offset: u64, data: &RecordedBytes
     if data.is_empty() {
         return;
     }
-    // Whatever grew the file before may be lost, so that this write alone would have to.
+    // Earlier growth of the file may be lost, so this write alone must grow it.
     let size = pending.base.file(node).map_or(0, |file| file.size());
     let open = pending.size_is_open(node);
     let mut from = offset;
@@ -175,7 +175,7 @@ fn zeros(pending: &mut PendingOps, node: Node, ranges: &[(u64, u64)]) {
     }
 }
 
-/// Whether `fdatasync` covers it: everything needed to read the bytes back.
+/// Whether `fdatasync` covers it: everything that is required to read the bytes back.
 fn is_data(micro_op: &MicroOp) -> bool {
     match &micro_op.effect {
         Effect::Size { .. } | Effect::Bytes { .. } => true,
@@ -187,7 +187,7 @@ fn is_data(micro_op: &MicroOp) -> bool {
     }
 }
 
-/// A rename is durable with the directory it leads to, but see [`PendingOps::split_arrivals`].
+/// A rename is durable with its target directory, but see [`PendingOps::split_arrivals`].
 fn makes_a_name_in(action: &Action, directory: Node) -> bool {
     match action {
         Action::Rename { to, .. } => to.directory == directory,

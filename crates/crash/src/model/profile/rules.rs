@@ -110,7 +110,7 @@ mod posix {
         let arrived = script.fsync("e");
         exactly(POSIX, &arrived, &["d/ d/f= e/ e/f=", "d/ e/ e/f="]);
         exactly(POSIX, &arrived.clone().fsync("d"), &["d/ e/ e/f="]);
-        // The new name can be used again without that the old one is gone.
+        // The new name can be used again although the removal of the old one is not durable.
         let back = TestScript::with(&[("f", "x")]).with_directory("d");
         let back = back.rename("f", "d/f").rename("d/f", "f").fsync(".");
         exactly(POSIX, &back, &["d/ d/f=x f=x", "d/ f=x"]);
@@ -143,7 +143,7 @@ mod posix {
     fn operations_on_one_name_keep_their_order() {
         let script =
             TestScript::with(&[("a", "1")]).rename("a", "b").create("a").write("a", 0, "2");
-        // The new `a` is never there while the old one, which had to go first, is lost.
+        // The new `a` never exists while the old one, which had to be removed first, is lost.
         never(POSIX, &script, "a=2");
         some(POSIX, &script, "a=1");
         some(POSIX, &script, "a=2 b=1");
@@ -167,7 +167,7 @@ mod posix {
     fn a_synchronous_write_makes_only_its_own_range_durable() {
         let script =
             TestScript::with(&[("a", "....")]).write("a", 0, "xxx").write_dsync("a", 1, "y");
-        // Nor may the earlier write come over it.
+        // Nor may the earlier write overwrite it.
         exactly(POSIX, &script, &["a=.y..", "a=xyx."]);
     }
 
@@ -210,7 +210,7 @@ mod ext4 {
     fn a_new_block_and_its_size_may_come_without_the_bytes() {
         let script = TestScript::default().create("a").write("a", 0, "x");
         exactly(EXT4, &script, &["", "a=", "a=0", "a=x"]);
-        // Never `a=0` with an earlier mount option: the commit waits for the bytes.
+        // Never `a=0` with these mount options: the commit waits for the bytes.
         for model in [LOCK, NO_DELAY, JOURNAL] {
             exactly(model, &script, &["", "a=", "a=x"]);
         }
@@ -251,7 +251,7 @@ mod ext4 {
     #[test]
     fn allocation_is_delayed_past_later_names() {
         let script = TestScript::default().create("t").write("t", 0, "x").rename("t", "a");
-        // The zero-length file: a rename to a fresh name flushes nothing.
+        // The zero-length file: a rename to a new name flushes nothing.
         exactly(EXT4, &script, &["", "t=", "t=0", "t=x", "a=", "a=0", "a=x"]);
         exactly(LOCK, &script, &["", "t=", "t=x", "a=", "a=x"]);
     }
@@ -324,7 +324,7 @@ mod ext4 {
 
     #[test]
     fn fsync_commits_the_names_before_the_bytes_but_not_those_after() {
-        // Written back and committed by a timer before `b` was made, the file is clean.
+        // Written back and committed by a timer before `b` was created, the file is clean.
         let script =
             TestScript::with(&[("a", "")]).create("c").write("a", 0, "x").create("b").fsync("a");
         exactly(EXT4, &script, &["a=x c=", "a=x b= c="]);
@@ -429,7 +429,7 @@ mod ext4 {
         let sizes_and_bytes = script.sizes_and_bytes(EXT4, "a", [4096, 4097]).into_iter();
         let tails: Vec<_> = sizes_and_bytes.filter(|(size, _)| *size == 4098).collect();
         assert!(tails.contains(&(4098, *b"x\0")) && tails.contains(&(4098, *b"xy")), "{tails:?}");
-        // Never what was behind the cut before it.
+        // Never the bytes behind an earlier cut.
         assert!(tails.iter().all(|(_, [_, tail])| *tail != b'x'), "{tails:?}");
     }
 
@@ -441,7 +441,7 @@ mod ext4 {
             some(model, &script, "a=000000");
             some(model, &script, "a=ab0000");
         }
-        // The block is there, and what was behind the cut must not show again.
+        // The block exists, and the bytes behind the cut must not reappear.
         let script = TestScript::with(&[("a", "abcd")]).truncate("a", 2).truncate("a", 6);
         let states = script.states(EXT4);
         assert!(states.iter().all(|state| !state.ends_with("cd00")), "{states:?}");
@@ -485,7 +485,7 @@ mod ext4 {
             TestScript::with(&[("a", "")]).allocate("a", 100).fsync("a").write("a", 100, "x");
         let twice = twice.write("a", 101, "y").sizes_and_bytes(EXT4, "a", [100, 101]);
         assert!(twice.contains(&(102, [0, 0])), "{twice:?}");
-        // A block that was not there comes with its bytes.
+        // A block that did not exist comes with its bytes.
         let beyond = TestScript::with(&[("a", "")]).allocate("a", 4096).fsync("a");
         let beyond = beyond.write("a", 4096, "x");
         let states = beyond.sizes_and_bytes(LOCK, "a", [4096]);
@@ -533,7 +533,7 @@ mod ext4 {
         // Past the end there is nothing to punch.
         exactly(EXT4, &script.clone().act(hole(4)), &["a=", "a=0000", "a=abcd"]);
         exactly(LOCK, &script.clone().act(hole(4)), &["a=", "a=abcd"]);
-        // Nor is there for zeros.
+        // Nor anything to zero.
         let zeros = crate::operation::Action::Zero {
             node,
             offset: 5,

@@ -1,12 +1,12 @@
-//! 128-bit digests that can be added and taken away again, so that the digest of a whole tree
-//! follows each change without being counted anew.
+//! 128-bit digests that can be added and subtracted, so that the digest of a whole tree
+//! is updated with each change instead of being recomputed.
 //!
-//! They tell states of one exploration apart. They resist chance, not malice.
+//! They distinguish states of one exploration. They resist accidental collisions, not malicious ones.
 
 const KEYS: [u64; 4] =
     [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93, 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db];
 
-/// The digest of some bytes in some role; `role` keeps a page apart from a name.
+/// The digest of some bytes in some role; `role` distinguishes a page from a name.
 pub(crate) fn bytes(role: u64, bytes: &[u8]) -> u128 {
     let mut low = KEYS[0] ^ role;
     let mut high = KEYS[1] ^ role.rotate_left(32) ^ bytes.len() as u64;

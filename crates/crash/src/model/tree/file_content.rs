@@ -1,7 +1,7 @@
-//! The bytes of one file: sparse pages that copies share, and what they sum up to.
+//! The bytes of one file: sparse pages that copies share, and the sum of their digests.
 //!
-//! A page of zeros is never kept: written zeros and a hole read the same, and no state that a
-//! check can see differs by them. FileContent past the end are zeros at all times.
+//! A page of zeros is never kept: written zeros and a hole read the same, so no check can
+//! distinguish them. Bytes past the end are always zeros.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub(crate) struct FileContent {
 
 #[derive(Clone, Debug)]
 enum Page {
-    /// Put together from several writes, or from a part of one.
+    /// Assembled from several writes, or from a part of one.
     Own(Arc<OwnPage>),
-    /// A whole page of one write: it stays where the recording has it.
+    /// A whole page of one write: shared with the recording.
     Recorded(Arc<RecordedPage>),
 }
 
@@ -60,7 +60,7 @@ impl FileContent {
         self.size
     }
 
-    /// Changes with the bytes; the size is the caller's to add.
+    /// Changes with the bytes; the caller adds the size.
     pub(crate) fn sum(&self) -> u128 {
         self.sum
     }
@@ -69,7 +69,7 @@ impl FileContent {
         self.write_part(offset, data, 0..data.len());
     }
 
-    /// Writes a part of bytes of which all would begin at `offset`.
+    /// Writes a part of bytes that would all begin at `offset`.
     pub(crate) fn write_part(&mut self, offset: u64, data: &RecordedBytes, range: Range<usize>) {
         if range.is_empty() {
             return;
@@ -102,7 +102,7 @@ impl FileContent {
 
     pub(crate) fn zero(&mut self, offset: u64, length: u64) {
         let end = offset.saturating_add(length);
-        // Holes are zeros already: only pages that exist are visited.
+        // Holes are zeros already: only existing pages are visited.
         let mut next = self.next_page(offset / PAGE as u64);
         while let Some(number) = next {
             let start = number * PAGE as u64;
@@ -124,7 +124,7 @@ impl FileContent {
         self.size = size;
     }
 
-    /// The bytes by page, in order, holes left out, cut at the size.
+    /// The bytes by page, in order, without holes, cut at the size.
     pub(crate) fn extents(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.pages.iter().map_while(|(number, page)| {
             let offset = number * PAGE as u64;
@@ -154,7 +154,7 @@ impl FileContent {
         self.pages.next(from).map(|(number, _)| number)
     }
 
-    /// Makes a page be these bytes, which are a whole one.
+    /// Replaces a page by these bytes, which are a whole page.
     fn put(&mut self, number: u64, bytes: RecordedBytes, digest: u128) {
         let before = match digest {
             0 => self.pages.remove(number),
@@ -207,7 +207,7 @@ fn whole_pages(offset: u64, bytes: &[u8]) -> Box<[u128]> {
     (first..).zip(pages).map(|(number, page)| page_digest(number, page)).collect()
 }
 
-/// What a page adds to its file's sum; 0 for zeros, which nobody keeps.
+/// What a page adds to its file's sum; 0 for zeros, which are not kept.
 fn page_digest(number: u64, page: &[u8]) -> u128 {
     if is_zeros(page) { 0 } else { digest::bytes(number, page).max(1) }
 }

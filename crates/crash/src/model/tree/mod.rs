@@ -1,7 +1,7 @@
-//! A directory tree in memory: cheap to clone, sparse, and with a digest that follows each change.
+//! A directory tree in memory: cheap to clone, sparse, and with a digest that is updated with each change.
 //!
-//! It applies one action after the other and asks no profile whether it may. An action that does
-//! not fit what is there (a removal of a name that is not there, a link that would make a directory
+//! Applies one action after the other, whatever a profile allows. An action that does
+//! not fit the tree (the removal of a missing name, a link that would make a directory
 //! its own ancestor, a node that was never created) changes nothing: in a crash state some actions
 //! are missing by design. Whether a *complete* recording fits is found by comparing with the disk.
 
@@ -19,7 +19,7 @@ pub(super) mod digest;
 pub(super) mod file_content;
 mod radix_map;
 
-/// A directory tree in memory. A copy shares what is equal.
+/// A directory tree in memory. Copies share equal parts.
 #[derive(Clone, Debug)]
 pub struct Tree {
     inodes: RadixMap<Arc<Inode>>,
@@ -28,7 +28,7 @@ pub struct Tree {
 #[derive(Clone, Debug)]
 struct Inode {
     mode: u32,
-    /// Every name it has, in no particular order.
+    /// All its names, in no particular order.
     dir_entries: Vec<DirEntry>,
     attributes: Arc<BTreeMap<OsString, Arc<[u8]>>>,
     body: Body,
@@ -36,7 +36,7 @@ struct Inode {
 
 #[derive(Clone, Debug)]
 enum Body {
-    /// The names, and the sum over them of name and what is there.
+    /// The names, and the sum of the digests of all names and their nodes.
     Directory {
         names: Arc<BTreeMap<OsString, Node>>,
         sum: u128,
@@ -54,7 +54,7 @@ pub struct TreeEntry<'a> {
     pub node: Node,
     /// Permission bits as recorded.
     pub mode: u32,
-    /// How many names of the tree the node has, this one included.
+    /// How many names of the tree the node has, including this one.
     pub links: usize,
     /// Extended attributes.
     pub attributes: &'a BTreeMap<OsString, Arc<[u8]>>,
@@ -83,13 +83,13 @@ impl<'a> FileView<'a> {
         self.0.size()
     }
 
-    /// Offset and bytes, in order; at most a page (4 KiB) each and cut at the size. What is not
-    /// told is zeros.
+    /// Offset and bytes, in order; at most a page (4 KiB) each and cut at the size. The rest
+    /// is zeros.
     pub fn extents(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
         self.0.extents()
     }
 
-    /// Fills the buffer from `offset` on; how many bytes there were.
+    /// Fills the buffer from `offset` on; returns how many bytes there were.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         self.0.read(offset, buffer)
     }
@@ -115,7 +115,7 @@ impl Tree {
             };
             tree.create(one.node, one.mode, body);
         }
-        // A file with several names may come before the directory of one of them.
+        // A file with several names may precede the directory of one of them.
         for one in initial {
             for dir_entry in &one.dir_entries {
                 tree.link(one.node, dir_entry);
@@ -124,7 +124,7 @@ impl Tree {
         tree
     }
 
-    /// Changes the tree; syncs and closes change nothing.
+    /// Applies a change; syncs and closes change nothing.
     pub fn apply(&mut self, action: &Action) {
         match action {
             Action::Create { node, mode, kind, dir_entry } => {
@@ -181,8 +181,8 @@ impl Tree {
         }
     }
 
-    /// Equal for trees that no check can tell apart: names, kinds, modes, bytes, hard links and
-    /// attributes. Node numbers play no part, except which names share one file.
+    /// Equal for trees that no check can distinguish: names, kinds, modes, bytes, hard links and
+    /// attributes. Node numbers only matter for which names share one file.
     pub fn digest(&self) -> u128 {
         self.inodes.get(Node::ROOT.0).map_or(0, |root| root.digest())
     }
@@ -200,7 +200,7 @@ impl Tree {
         })
     }
 
-    /// What is at a path relative to the root. Symbolic links are not followed.
+    /// The entry at a path relative to the root. Symbolic links are not followed.
     pub fn find(&self, path: &Path) -> Option<TreeEntry<'_>> {
         let mut node = Node::ROOT;
         for part in path {
@@ -217,7 +217,7 @@ impl Tree {
         }
     }
 
-    /// A path of the node, or none if it is not reachable from the root.
+    /// A path of the node, or `None` if it is not reachable from the root.
     pub fn path(&self, node: Node) -> Option<PathBuf> {
         if node == Node::ROOT {
             return Some(PathBuf::new());
@@ -254,7 +254,7 @@ impl Tree {
         });
     }
 
-    /// Puts a name there, in place of whatever had it.
+    /// Adds a name, replacing an existing one.
     pub(crate) fn link(&mut self, node: Node, dir_entry: &DirEntry) {
         let fits = self.inodes.get(node.0).is_some()
             && self.is_directory(dir_entry.directory)
@@ -276,7 +276,7 @@ impl Tree {
         });
     }
 
-    /// Takes a name away, if it is the node's.
+    /// Removes a name, if it belongs to the node.
     pub(crate) fn unlink(&mut self, node: Node, dir_entry: &DirEntry) -> bool {
         if self.entry(dir_entry) != Some(node) {
             return false;
@@ -294,7 +294,7 @@ impl Tree {
 
     fn create(&mut self, node: Node, mode: u32, body: Body) {
         match self.inodes.get(node.0) {
-            // The root is there before anything is said about it.
+            // The root exists from the start.
             Some(_) => self.change(node, |inode| inode.mode = mode),
             None => {
                 let inode =
@@ -335,7 +335,7 @@ impl Tree {
     }
 
     fn found<'a>(&self, inode: &'a Inode, path: PathBuf, node: Node) -> TreeEntry<'a> {
-        // A crash state may hold a directory that was removed before its names were.
+        // A crash state may contain a directory that was removed before its names were.
         let reachable = |dir_entry: &&DirEntry| self.path(dir_entry.directory).is_some();
         let links = match inode.dir_entries.len() {
             2.. => inode.dir_entries.iter().filter(reachable).count(),
@@ -355,7 +355,7 @@ impl Tree {
         }
     }
 
-    /// Whether `node` is `above` or somewhere under it.
+    /// Whether `node` is `above` or below it.
     fn is_below(&self, node: Node, above: Node) -> bool {
         node == above
             || self.inodes.get(node.0).is_some_and(|inode| {
@@ -363,7 +363,7 @@ impl Tree {
             })
     }
 
-    /// Changes an inode and tells the directories it is in. Ends because no directory is its own
+    /// Changes an inode and updates its parent directories. Ends because no directory is its own
     /// ancestor.
     fn change(&mut self, node: Node, change: impl FnOnce(&mut Inode)) {
         let Some(inode) = self.inodes.get_mut(node.0) else { return };
@@ -376,7 +376,7 @@ impl Tree {
         }
         let dir_entries = inode.dir_entries.clone();
         for dir_entry in dir_entries {
-            // While a name comes or goes the directory does not count it.
+            // While a name is added or removed its directory does not include it.
             if self.entry(&dir_entry) == Some(node) {
                 self.retell(&dir_entry, before, after);
             }
@@ -411,7 +411,7 @@ impl Inode {
             let one = [digest::bytes(5, name.as_bytes()), digest::bytes(6, value)];
             sum.wrapping_add(digest::numbers(7, one))
         });
-        // One name says nothing about sharing; two names of one file are not two equal files.
+        // A single name shares nothing; two names of one file differ from two equal files.
         let shared = if self.dir_entries.len() < 2 {
             0
         } else {

@@ -1,8 +1,8 @@
-//! A map from small numbers that is cheap to clone: copies share everything but the path to what
-//! one of them changed.
+//! A map from small numbers that is cheap to clone: copies share everything except the path to a changed
+//! value.
 //!
-//! Made for page numbers and node numbers, which are dense from zero. It keeps branches that became
-//! empty, so it must not be used where keys come and go without end.
+//! For page numbers and node numbers, which are dense from zero. It keeps empty branches,
+//! so it must not be used where keys are added and removed without end.
 
 use std::array;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl<T: Clone> RadixMap<T> {
         }
     }
 
-    /// What is at `key`, made this copy's own.
+    /// The value at `key`, which is copied first if it is shared.
     pub(crate) fn get_mut(&mut self, key: u64) -> Option<&mut T> {
         if !self.fits(key) {
             return None;
@@ -99,7 +99,7 @@ impl<T: Clone> RadixMap<T> {
         }
     }
 
-    /// The first key that is not below `from`.
+    /// The first key at or after `from`.
     pub(crate) fn next(&self, from: u64) -> Option<(u64, &T)> {
         if !self.fits(from) {
             return None;
@@ -131,7 +131,7 @@ impl<T> Branch<T> {
         }
     }
 
-    /// `prefix` is the part of the key that led here.
+    /// `prefix` is the part of the key above this node.
     fn next(&self, from: u64, level: u32, prefix: u64) -> Option<(u64, &T)> {
         let first = slot(from, level);
         match self {

@@ -57,7 +57,7 @@ fn attributes(tree: &mut Tree, node: Node, found: &TreeEntry<'_>) {
     }
 }
 
-/// The same tree built afresh, with other node numbers, from what a walk tells.
+/// The same tree built again, with other node numbers, from a walk.
 fn again(tree: &Tree) -> Tree {
     let mut fresh = Tree::new(&[]);
     let mut numbers = BTreeMap::from([(Node::ROOT, Node::ROOT)]);
@@ -202,7 +202,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(action, 0..40)
 }
 
-/// Directories with two parents cannot be linked in the first place by any recorder.
+/// No recorder can record a directory with two parents.
 fn is_a_link_to_a_directory(tree: &Tree, action: &Action) -> bool {
     match action {
         Action::Link { node, .. } => tree.is_directory(*node),
@@ -222,7 +222,7 @@ proptest! {
             tree.apply(action);
             let fresh = again(&tree);
             prop_assert_eq!(listing(&fresh), listing(&tree));
-            // The sharing of names is told by directory numbers, which `again` gives anew.
+            // The order in which names share files depends on directory numbers, which `again` reassigns.
             if tree.walk().all(|found| tree.links(found.node) < 2) {
                 prop_assert_eq!(fresh.digest(), tree.digest());
             }

@@ -12,8 +12,8 @@ use crate::recorder::syscalls::Subject;
 use crate::recorder::task_memory;
 use crate::recorder::tracer::Tracer;
 
-/// The attribute that says who may use a file. Setting it sets the mode, and one of this size or
-/// less is nothing but a mode: `cp -p` and `sed -i` set it instead of the mode.
+/// The attribute with a file's access list. Setting it sets the mode, and a value of this size or
+/// less is only a mode: `cp -p` and `sed -i` set it instead of the mode.
 pub(in crate::recorder) const ACCESS_LIST: &str = "system.posix_acl_access";
 const MODE_AS_LIST: usize = 4 + 3 * 8;
 
@@ -38,7 +38,7 @@ impl Tracer {
         name: usize,
     ) -> Planned {
         let value = task_memory::bytes(pid, arguments[name + 1], arguments[name + 2] as usize);
-        // Memory that is not there fails the call, too.
+        // Unreadable memory makes the call fail, too.
         let Ok(value) = value else { return Ok(None) };
         let name = text(pid, arguments[name])?;
         match self.subject(pid, arguments, subject)? {
@@ -89,7 +89,7 @@ impl Tracer {
         }
     }
 
-    /// What the subject of a call is by now.
+    /// The current status of a call's subject.
     pub(in crate::recorder) fn subject_status(
         &mut self,
         pid: pid_t,

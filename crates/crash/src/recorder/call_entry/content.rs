@@ -34,7 +34,7 @@ impl Tracer {
         flags: Option<usize>,
     ) -> Planned {
         if let Some(mark) = Marker::from_descriptor(arguments[0]) {
-            // The call fails, as it is meant to: there is no such descriptor.
+            // The call fails as intended: there is no such descriptor.
             let Ok(said) = task_memory::bytes(pid, arguments[1], arguments[2] as usize) else {
                 return Ok(None);
             };
@@ -72,7 +72,7 @@ impl Tracer {
         exclusive(CallPlan::Write { node: known.node, offset, vector, sync })
     }
 
-    /// Where a descriptor stands now.
+    /// The current position of a descriptor.
     fn position(
         &mut self,
         pid: pid_t,
@@ -100,14 +100,14 @@ impl Tracer {
         let Some(offset) = offset else { return Ok(None) };
         let sync = sync(opened.flags, 0);
         if !plain {
-            // Others may change the file before this call ends.
+            // Other tasks may change the file before this call ends.
             self.unsure.push(known.node);
         }
         Ok(Some((CallPlan::Copied { node: known.node, fd, offset, sync }, plain)))
     }
 
-    /// A change of a file outside the tree. One on the same file system may be moved in at any
-    /// time, so it must be known whether this came before.
+    /// A change of a file outside of the tree. A file on the same file system may be moved in at any
+    /// time, so the recorder must know whether it was synced since.
     fn foreign(&mut self, pid: pid_t, fd: i32, sync: WriteSync) -> Planned {
         match self.opened(pid, fd)? {
             Some(OpenFile { id, .. }) if id.device == self.device => {
@@ -116,7 +116,8 @@ impl Tracer {
                 if !regular {
                     return Ok(None);
                 }
-                // What waits for the device is durable when it returns; what was not before is not now.
+                // A write that waits for the device is durable when it returns; any other write makes the file
+                // unsynced.
                 if sync == WriteSync::None {
                     self.outside_written(id);
                 }

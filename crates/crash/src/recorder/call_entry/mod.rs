@@ -1,7 +1,7 @@
-//! The beginning of a call: whether it concerns the watched tree, and what has to be known about
-//! it before it happens.
+//! The beginning of a call: whether it concerns the watched tree, and what must be known about
+//! it before it is made.
 //!
-//! Nothing is recorded here that the call could still fail to do.
+//! Nothing is recorded here, because the call can still fail.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,25 +23,25 @@ mod names;
 pub(super) use attributes::ACCESS_LIST;
 pub(super) use names::{open_flags, target};
 
-/// None lets the call pass.
+/// `None` lets the call pass.
 type Planned = Result<Option<(CallPlan, bool)>, RecordError>;
 
 fn exclusive(plan: CallPlan) -> Planned {
     Ok(Some((plan, true)))
 }
 
-/// The call will fail, or succeed and change nothing here, as long as no other task changes names
+/// The call will fail, or succeed and change nothing here, unless another task changes names
 /// before it is made. Names outside count too: they may be moved in.
 fn nothing() -> Planned {
     exclusive(CallPlan::Emit(Vec::new()))
 }
 
-/// What a call would work on.
+/// The file that a call would operate on.
 enum Target<T> {
     Inside(T),
-    /// An open file that is none of ours.
+    /// An open file outside of the tree.
     OutsideDescriptor,
-    /// A path that leads out of the tree, or to nothing that the call could work on.
+    /// A path that leads out of the tree, or to nothing that the call could operate on.
     OutsidePath,
 }
 
@@ -155,7 +155,7 @@ impl Tracer {
     }
 }
 
-/// A path or name the task gave. Where it cannot be read, the call cannot read it either: the
+/// A path or name that the task gave. If it cannot be read, the call cannot read it either: the
 /// empty path leads nowhere.
 fn text(pid: pid_t, address: u64) -> Result<OsString, RecordError> {
     match task_memory::text(pid, address) {

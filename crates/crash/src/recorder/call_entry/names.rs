@@ -112,7 +112,7 @@ impl Tracer {
         Ok(path_lookup::find(pid, base, &path, follow))
     }
 
-    /// A name inside the tree that nothing has yet.
+    /// A name inside the tree that does not exist yet.
     fn vacant(
         &mut self,
         pid: pid_t,
@@ -200,7 +200,7 @@ impl Tracer {
     }
 }
 
-/// The flags of an `open`; none if its memory cannot be read, in which case it fails.
+/// The flags of an `open`; `None` if its memory cannot be read, which makes the call fail.
 pub(in crate::recorder) fn open_flags(
     pid: pid_t,
     arguments: &[u64; 6],
@@ -216,7 +216,7 @@ pub(in crate::recorder) fn open_flags(
     }
 }
 
-/// What a call gives as a path, and the directory that it begins in.
+/// The path of a call, and the directory that it starts from.
 fn named(
     pid: pid_t,
     arguments: &[u64; 6],
@@ -226,7 +226,7 @@ fn named(
     Ok((base, text(pid, arguments[at.path])?))
 }
 
-/// What lies where a call's path leads.
+/// The file at a call's path.
 pub(in crate::recorder) fn target(
     pid: pid_t,
     arguments: &[u64; 6],

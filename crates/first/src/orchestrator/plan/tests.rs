@@ -1,4 +1,4 @@
-//! The loop, without processes: scripted outcomes go in, steps and lines come out.
+//! The plan without processes: scripted outcomes go in, steps and lines come out.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn wrong() -> Check {
     Check::Failed { reason: "lost".into() }
 }
 
-/// A workload of this many points, whose checks end as said, run one child at a time.
+/// A workload with this many points and these check results, run one child at a time.
 struct Script {
     points: usize,
     state: fn(usize) -> u64,
@@ -205,7 +205,7 @@ fn an_unreadable_state_is_always_checked() {
     assert_eq!(told(&mut plan), ["1 ok", "2 ok"]);
 }
 
-/// Runs targets 1 to `n` of what `execute` gives, checks passing, and returns the last line.
+/// Runs targets 1 to `n` with the results of `execute` and passing checks, and returns the last line.
 fn last_line(execute: impl Fn(usize) -> Executed) -> String {
     let mut plan = Plan::new(goal());
     while let Some(step) = plan.next() {
@@ -261,7 +261,7 @@ fn a_failing_confirmation_is_told() {
 
 #[test]
 fn what_runs_ahead_does_not_change_what_is_told() {
-    // Four jobs; outcomes come back last first.
+    // Four jobs; outcomes arrive in reverse order.
     let mut plan = Plan::new(Goal { jobs: 4, ..goal() });
     let steps: Vec<_> = std::iter::from_fn(|| plan.next()).collect();
     assert_eq!(steps.len(), 8, "twice as many as jobs, so that a slow one does not stop the rest");

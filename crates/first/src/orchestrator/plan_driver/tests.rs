@@ -11,7 +11,7 @@ use crate::orchestrator::plan::Goal;
 use crate::orchestrator::point_trace::PointTrace;
 use crate::orchestrator::verdict::Execution;
 
-/// A workload as a table: per point its state and what its check says.
+/// A workload as a table: for each point its state and the result of its check.
 #[derive(Debug, Clone)]
 struct Script {
     states: Vec<u64>,
@@ -45,7 +45,7 @@ impl Script {
         }
     }
 
-    /// What is reported with this many jobs, where each child takes as long as `pace` says.
+    /// The report with this many jobs, where each child takes as long as `pace` says.
     fn told(&self, jobs: usize, keep_going: bool, pace: &[u8]) -> (Vec<String>, Finish) {
         let mut plan = Plan::new(Goal { only: None, max_crashes: None, keep_going, jobs });
         let running = AtomicUsize::new(0);
@@ -99,7 +99,7 @@ proptest! {
 
 #[test]
 fn what_is_not_needed_any_more_is_ended() {
-    // Target 1 fails its check while target 2 runs until it is ended.
+    // Target 1 fails its check while target 2 runs until it is killed.
     let (ended, wait) = mpsc::channel();
     let wait = Mutex::new(wait);
     let script = Script {
@@ -115,7 +115,7 @@ fn what_is_not_needed_any_more_is_ended() {
     };
     let end_beyond = |bound: usize| {
         if bound < 2 {
-            // Said again whenever the bound is looked at; the child has gone after the first.
+            // Repeated whenever the bound is applied; the child has gone after the first time.
             _ = ended.send(());
         }
     };

@@ -14,7 +14,7 @@ fn counts() {
     });
 }
 
-/// Its name begins with another's: each runs alone, or the children of `counts` would leave this.
+/// Its name begins with another's: each runs alone, or the children of `counts` would run this one.
 #[test]
 fn counts_alone() {
     assert_ne!(std::env::var("FIRST_TEST_NAME").as_deref(), Ok("counts"));

@@ -21,9 +21,9 @@ use crate::output_scan::{Position, ScannedOutput};
 use crate::run_view::short_size;
 use page::Page;
 
-/// How many of the last lines are given without a range or a pattern.
+/// How many of the last lines are shown without a range or a pattern.
 const LAST: u64 = 100;
-/// How much is looked at to tell whether it is text.
+/// How many bytes are examined to detect binary output.
 const SAMPLE: u64 = 64 << 10;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -31,7 +31,7 @@ const SAMPLE: u64 = 64 << 10;
 pub(super) struct LogsArguments {
     /// The run: its id, a unique beginning or end of it, or "last"
     run: String,
-    /// stdout, stderr, or both in the order in which they came. Default: both
+    /// stdout, stderr, or both in the order of arrival. Default: both
     #[serde(default)]
     stream: Option<String>,
     /// Lines by number, such as "7", "100-200", "500-" or "-50" for the last 50. Default: the last 100, or with a pattern all
@@ -43,10 +43,10 @@ pub(super) struct LogsArguments {
     /// A regular expression; shows each line that matches, with the lines around it
     #[serde(default)]
     pattern: Option<String>,
-    /// How many lines around a match. Default: 3
+    /// Number of lines around a match. Default: 3
     #[serde(default)]
     context: Option<u64>,
-    /// How many characters to show at most. Default: 8000
+    /// Maximum number of characters. Default: 8000
     #[serde(default)]
     max_chars: Option<usize>,
 }
@@ -56,27 +56,27 @@ pub(super) struct LogsArguments {
 #[serde(rename_all = "camelCase")]
 pub(super) struct LogLines {
     run_id: String,
-    /// Lines of the whole output, as far as it was read
+    /// Number of lines of the whole output, as far as it was read
     lines: u64,
-    /// How many lines match the pattern, as far as it was read
+    /// Number of lines that match the pattern, as far as the output was read
     #[serde(skip_serializing_if = "Option::is_none")]
     matches: Option<u64>,
-    /// It is no text, and only shown where lines or a pattern ask for it
+    /// Whether it is binary, and only shown if lines or a pattern are given
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     binary: bool,
     /// The text, with "[lines A-B left out]" for gaps
     text: String,
-    /// Where to go on when not everything fitted, as a value for lines, with the same pattern
+    /// Where to continue if not everything fits, as a value for lines, with the same pattern
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
-    /// Likewise for columns
+    /// The same for columns
     #[serde(skip_serializing_if = "Option::is_none")]
     next_columns: Option<String>,
 }
 
-/// Which lines are wanted.
+/// Which lines are requested.
 enum WantedLines {
-    /// Characters before the first one wanted, and the last one wanted.
+    /// The number of characters before the first requested one, and the last requested one.
     Range(RangeInclusive<u64>, Option<(u64, u64)>),
     Last(u64),
     Around(Box<LinePattern>, u64, RangeInclusive<u64>),
@@ -114,7 +114,7 @@ pub(super) async fn logs(
             }
             let mut lines = read(store, id, stream, &wanted, budget)?;
             if lines.lines == 1 && matches!(wanted, WantedLines::Last(_)) {
-                // The only line has all the room.
+                // A single line gets all the space.
                 lines = read(store, id, stream, &WantedLines::Range(1..=1, None), budget)?;
             }
             lines.run_id = id.to_string();
@@ -151,7 +151,7 @@ pub(super) async fn logs(
     Ok(ToolAnswer::new(&lines, text))
 }
 
-/// How large an output is, and whether it begins as what is no text.
+/// The size of an output, and whether its beginning looks binary.
 fn sample(store: &Store, id: RunId, stream: Option<Stream>) -> Result<(u64, bool), ToolError> {
     let mut block = Vec::new();
     let mut begin = |input: &mut dyn Read| input.take(SAMPLE).read_to_end(&mut block);
@@ -254,7 +254,7 @@ fn range(name: &str, text: &str, example: &str) -> Result<RangeInclusive<u64>, S
     Ok(from..=to)
 }
 
-/// What an output has of what is wanted, as far as it fits.
+/// The requested part of an output, as far as it fits.
 fn collect<R: Read + Seek + Send>(
     open: &dyn Fn() -> io::Result<R>,
     end: u64,
@@ -266,7 +266,7 @@ fn collect<R: Read + Seek + Send>(
     let mut matches = None;
     let (lines, range, part) = match wanted {
         WantedLines::Range(range, columns) => {
-            // One line alone may take all there is, as may a part of each.
+            // A single line may take all the space, and so may a part of each line.
             let alone = (range.start() == range.end()).then_some((0, u64::MAX));
             let part = columns.or(alone);
             let (count, first) = output.find_line(*range.start())?;

@@ -1,4 +1,4 @@
-//! The lines of a page of output, as they fill the room there is.
+//! Collects the lines of a page of output within a budget.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use crate::line_pattern::LinePattern;
 use crate::output_line::{self, KeptPart, LineReader, OutputLine};
 use crate::output_scan::{LineStart, earlier_line};
 
-/// What is shown, as it fills up.
+/// The shown lines so far.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     budget: usize,
     used: usize,
     kept: VecDeque<(u64, String)>,
-    /// The first line that did not fit, or not as a whole.
+    /// The first line that did not fit completely.
     pub(super) full: Option<u64>,
     pub(super) column: Option<u64>,
 }
@@ -45,9 +45,9 @@ impl Page {
         true
     }
 
-    /// A line of which all room may be used.
+    /// Adds a line that may take all the remaining space.
     fn keep_part(&mut self, number: u64, line: &OutputLine, until: u64) {
-        // However small the room: each further call must get further.
+        // Even without space left, each call must make progress.
         let room = match self.kept.is_empty() {
             true => self.room(number).max(SHORT_LINE),
             false => self.room(number),
@@ -64,7 +64,7 @@ impl Page {
         }
     }
 
-    /// A match, and of what stands before it as much as half of the room takes.
+    /// Adds a match, and lines before it that take at most half of the space.
     fn keep_match(&mut self, number: u64, text: String, before: &mut VecDeque<(u64, String)>) {
         let room = self.room(number);
         let cost = text.chars().count() + 1;
@@ -85,12 +85,12 @@ impl Page {
         self.keep(number, text);
     }
 
-    /// What one line may take where it is not alone.
+    /// Maximum length of a line that is not alone.
     fn limit(&self) -> usize {
         LONG_LINE.min(self.budget.saturating_sub(2 * GAP)).max(SHORT_LINE)
     }
 
-    /// Lines by number; of each only some characters, if `part` says so.
+    /// Adds lines by number; only some characters of each if `part` is given.
     pub(super) fn keep_range<R: Read + Seek>(
         &mut self,
         input: &mut R,
@@ -118,7 +118,7 @@ impl Page {
         output_line::read_lines(input, first.line, &mut reader, &mut seen).map(|_| ())
     }
 
-    /// The last ones of all lines.
+    /// Adds the last lines of all.
     pub(super) fn keep_last<R: Read + Seek>(
         &mut self,
         input: &mut R,
@@ -126,7 +126,7 @@ impl Page {
         lines: u64,
         wanted: u64,
     ) -> io::Result<()> {
-        // More than fit are not even looked for.
+        // Lines that do not fit need not be searched.
         let wanted = wanted.min(lines).min(self.budget.max(1) as u64);
         let at = retake_store::tail_start(input, wanted)?;
         input.seek(SeekFrom::Start(at))?;
@@ -147,7 +147,7 @@ impl Page {
         output_line::read_lines(&mut rest, first, &mut reader, &mut seen).map(|_| ())
     }
 
-    /// Lines that match, with those around them.
+    /// Adds matching lines, with the lines around them.
     pub(super) fn keep_matches<R: Read + Seek>(
         &mut self,
         input: &mut R,
@@ -157,7 +157,7 @@ impl Page {
         range: &RangeInclusive<u64>,
     ) -> io::Result<()> {
         let limit = self.limit();
-        // The last line that was looked at.
+        // The last line that was handled.
         let mut done = range.start() - 1;
         for hit in found {
             if self.full.is_some() {
@@ -182,7 +182,7 @@ impl Page {
                     until = number + context;
                     self.keep_match(number, line.fitted(limit).text, &mut before);
                 } else if number > hit.line {
-                    // What stands around a match does not keep the next one out.
+                    // Lines around a match must not displace the next match.
                     if self.full.is_none() && line.chars < self.room(number) as u64 {
                         self.keep(number, line.fitted(limit).text);
                     }
@@ -199,7 +199,7 @@ impl Page {
         Ok(())
     }
 
-    /// The lines that are kept, out of this many, and which are not.
+    /// The kept lines out of this many, with marks for omitted ones.
     pub(super) fn text(&self, lines: u64) -> String {
         let mut text = String::new();
         let mut expected = 1;

@@ -1,26 +1,26 @@
-//! What such a file system knows of one file: its blocks, its dirty pages, and what a sync of it waits for.
+//! The state of one file in such a file system: its blocks, its dirty pages, and what a sync of it waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::micro_op::MicroOpId;
 use crate::model::tree::file_content::PAGE;
 
-/// From and to, in order.
+/// Ranges as (from, to), in order.
 pub(super) type Ranges = Vec<(u64, u64)>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inode {
-    /// Blocks that are surely allocated and written.
+    /// Blocks that are certainly allocated and written.
     pub(super) mapped: BTreeSet<u64>,
-    /// Pages whose blocks were allocated ahead of their bytes: nothing about them is delayed.
+    /// Pages whose blocks were allocated before their bytes were written: nothing about them is delayed.
     pub(super) allocated: Vec<std::ops::Range<u64>>,
     /// The pages with writes that are not durable.
     pub(super) dirty: BTreeMap<u64, Dirty>,
-    /// The last growth by a write, and to what size.
+    /// The last growth by a write, and the new size.
     pub(super) grown: Option<(MicroOpId, u64)>,
-    /// The zeros after the last cut inside a page: they show once the file grows past them.
+    /// The zeros after the last cut inside a page: they become visible once the file grows past them.
     pub(super) cut: Option<MicroOpId>,
-    /// Emptied since it was last closed: what is written next is allocated at close.
+    /// Truncated to 0 since it was last closed: data written next is allocated at close.
     pub(super) emptied: bool,
     /// The last part of the journal that `fsync` waits for.
     pub(super) changed: Option<MicroOpId>,
@@ -30,19 +30,19 @@ pub(super) struct Inode {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dirty {
-    /// The write that needed the block, if it was not there.
+    /// The write that needed the block, if it was missing.
     pub(super) first: MicroOpId,
-    /// A page goes to disk whole, so the writes before it come along.
+    /// A page is written whole, so it includes the writes before it.
     pub(super) last: MicroOpId,
 }
 
 impl Inode {
-    /// What a sync waits for, besides the bytes. XFS tells data from the rest by time stamps alone.
+    /// What a sync waits for, besides the bytes. XFS distinguishes data from the rest by time stamps alone.
     pub(super) fn commit(&self, data_only: bool) -> Option<MicroOpId> {
         if data_only { self.resized } else { self.changed }
     }
 
-    /// The range by pages that have a block, on disk or in memory, and pages that have none.
+    /// Splits the range into pages that have a block, on disk or in memory, and pages that have none.
     pub(super) fn pieces(&self, from: u64, to: u64) -> (Ranges, Ranges) {
         let (mut known, mut fresh) = (Vec::new(), Vec::new());
         let mut at = from;
@@ -64,7 +64,7 @@ impl Inode {
         self.allocated.iter().any(|pages| pages.contains(&page))
     }
 
-    /// Those in blocks that were allocated ahead of their bytes, and the others.
+    /// Those in blocks that were allocated before their bytes were written, and the others.
     pub(super) fn allocated_ahead(&self, pieces: Ranges) -> (Ranges, Ranges) {
         if self.allocated.is_empty() {
             return (Vec::new(), pieces);
@@ -97,7 +97,7 @@ impl Inode {
         }
     }
 
-    /// The blocks were given back.
+    /// The blocks were freed.
     pub(super) fn forget(&mut self, blocks: std::ops::Range<u64>) {
         if blocks.start < blocks.end {
             self.mapped.retain(|block| !blocks.contains(block));

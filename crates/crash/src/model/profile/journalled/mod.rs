@@ -1,11 +1,11 @@
-//! File systems that write metadata to a journal and bytes past it: ext4 and XFS.
+//! File systems that write metadata to a journal and bytes directly: ext4 and XFS.
 //!
-//! Everything that goes through the journal is a chain: a part survives only with all before it.
-//! Bytes go their own way. Bytes in blocks that are on disk already may be lost or kept freely;
-//! bytes that need a new block come after everything the journal had when they were written.
+//! Everything in the journal is a chain: a part survives only with all before it.
+//! Bytes are independent of it. Bytes in blocks that are already on disk may be lost or kept freely;
+//! bytes that need a new block come after everything the journal contained when they were written.
 //! ext4, by default with data=ordered, delayed allocation, `auto_da_alloc`, `dioread_nolock` and no
-//! fast commits: block and size may come without the bytes, and then there are zeros; only with
-//! `dioread_lock` they do not. XFS: the size comes after the bytes that it shows.
+//! fast commits: block and size may come without the bytes, and then there are zeros; not
+//! with `dioread_lock`. XFS: the size comes after the bytes that it exposes.
 //!
 //! A timer may write back or commit at any moment, so nothing is ever known *not* to be on disk.
 
@@ -23,7 +23,7 @@ mod xfs;
 
 use inode::{Inode, block};
 
-/// What a file system or a mount option changes.
+/// Variants by file system or mount option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum JournalRules {
     /// New blocks are allocated as unwritten extents when their pages are written back: a commit
@@ -51,7 +51,7 @@ impl JournalRules {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journalled {
     mount: JournalRules,
-    /// What the journal has and nothing committed, in order.
+    /// Journal entries that are not committed, in order.
     journal: Vec<MicroOpId>,
     inodes: HashMap<Node, Inode>,
 }
@@ -109,7 +109,7 @@ impl Journalled {
                 let cut = self.zeros(pending, *node, &edges(*size, u64::MAX, old));
                 let id = self.change(pending, *node, action);
                 let inode = self.inode(*node);
-                // A page that has no block yet shows zeros by itself.
+                // A page that has no block yet reads as zeros by itself.
                 let on_disk = inode.mapped.contains(&block(*size));
                 inode.cut = cut.filter(|_| on_disk).or(inode.cut);
                 inode.resized = Some(id);
@@ -137,8 +137,8 @@ impl Journalled {
                     return;
                 }
                 if pending.size_is_open(*node) && *offset <= size {
-                    // The size up to its end is in the journal before the blocks go, whether or
-                    // not the bytes in front of it are on disk.
+                    // The size up to its end is in the journal before the blocks are freed, whether or
+                    // not the bytes before it are on disk.
                     let size = Effect::Size { node: *node, size: end.min(size) };
                     self.log(pending, size, Vec::new());
                 }
@@ -150,7 +150,7 @@ impl Journalled {
                 let id = self.change(pending, *node, &inner(action, size));
                 let inode = self.inode(*node);
                 inode.resized = Some(id);
-                // The last block of a file goes although the hole ends inside it.
+                // The last block of a file is freed although the hole ends inside it.
                 let last = if end >= size { size.div_ceil(PAGE as u64) } else { block(end) };
                 inode.forget(offset.div_ceil(PAGE as u64)..last);
                 if !*hole {
@@ -180,7 +180,7 @@ impl Journalled {
         }
     }
 
-    /// Adds to the end of the journal.
+    /// Appends to the journal.
     fn log(
         &mut self,
         pending: &mut PendingOps,
@@ -214,7 +214,7 @@ impl Journalled {
         };
         let inode = self.inodes.entry(node).or_default();
         before.extend(inode.cut.filter(|_| grows));
-        // XFS writes what lies between the size on disk and a new one before it logs that.
+        // XFS writes the range between the size on disk and a new one before it logs that.
         let to = match action {
             Action::Truncate { size, .. } => *size,
             Action::Allocate { offset, length, keep_size: false, .. } => offset + length,
@@ -227,7 +227,7 @@ impl Journalled {
         id
     }
 
-    /// Zeros in pages that stay. Holes are zeros already.
+    /// Zeros in remaining pages. Holes are zeros already.
     fn zeros(
         &mut self,
         pending: &mut PendingOps,
@@ -275,7 +275,7 @@ impl Journalled {
         if let Some(&(_, known_end)) = known.last() {
             let requires = inode.last_writes(&known);
             if known_end > size {
-                // Growth inside a block that exists: the journal has the size at once, and nothing
+                // Growth inside an existing block: the journal contains the size immediately, and nothing
                 // makes the bytes come first.
                 let growth = Effect::Size { node, size: known_end };
                 let tail = block(known_end - 1);
@@ -285,7 +285,7 @@ impl Journalled {
                 let grown = inode.grown.filter(|_| !xfs).map(|(id, _)| id);
                 let before = before.into_iter().chain(grown).chain(inode.cut);
                 let at_once = !xfs && (inode.mapped.contains(&tail) || !self.mount.delays());
-                // The block may be written back by now or not: then the size comes later.
+                // The block may or may not be written back by now: if not, the size comes later.
                 let block = inode.dirty.get(&tail).filter(|_| !inode.is_allocated(tail));
                 let waits =
                     !xfs && self.mount != JournalRules::Default && !inode.mapped.contains(&tail);
@@ -318,7 +318,7 @@ impl Journalled {
             let requires = journal.into_iter().chain(growth).collect();
             let id = pending.push(bytes(fresh.clone(), true), requires);
             if let Some(growth) = growth {
-                // A block that was there before has nothing in it when the size comes first.
+                // A block allocated before is empty if the size comes first.
                 let waits = !ahead && self.mount != JournalRules::Default;
                 if waits || self.mount == JournalRules::Xfs {
                     pending.bind(growth, id);
@@ -334,7 +334,7 @@ impl Journalled {
         }
     }
 
-    /// Bytes and size in the journal, page after page.
+    /// Bytes and size in the journal, page by page.
     fn write_journalled(
         &mut self,
         pending: &mut PendingOps,
@@ -347,7 +347,7 @@ impl Journalled {
         }
         let end = offset.saturating_add(data.len() as u64);
         let size = pending.now.file(node).map_or(0, |file| file.size());
-        // A page goes whole: stores through a mapping come along.
+        // A page is written whole, including stores through a mapping.
         let stored = self.inode(node).last_writes(&[(offset, end)]);
         let growth = (end > size || pending.size_is_open(node))
             .then(|| self.log(pending, Effect::Size { node, size: end }, Vec::new()));
@@ -361,7 +361,7 @@ impl Journalled {
         self.inode(node).resized = Some(id);
     }
 
-    /// The write before this one waits for the device: a sync of its own range.
+    /// The previous write waits for the device: a sync of its own range.
     pub(crate) fn wait(&mut self, pending: &mut PendingOps, action: &Action) {
         if let Action::Write { node, offset, data, sync, .. } = action {
             let data_only = *sync != WriteSync::Full;
@@ -385,7 +385,7 @@ impl Journalled {
         let commit = inode.commit(data_only && self.mount != JournalRules::Xfs);
         let mut ids: Vec<MicroOpId> =
             inode.dirty.range(pages.clone()).map(|(_, dirty)| dirty.last).collect();
-        // A write that comes along may reach into the last page: then its size comes along too.
+        // An included write may reach into the last page: then its size is included, too.
         let written = pending.with_needs(ids.iter().copied());
         let size = inode.grown.filter(|(_, size)| {
             let tail = block(size - 1);
@@ -399,9 +399,9 @@ impl Journalled {
 
     /// A sync writes the file's pages, then waits for the transaction that last changed the inode.
     /// Blocks for those pages may have been allocated and committed at any time since they were
-    /// written, so that nothing is promised for names that came later.
+    /// written, so nothing is promised for later names.
     fn sync(&mut self, pending: &mut PendingOps, node: Node, data_only: bool) {
-        // Of anything but a regular file either call forces a commit.
+        // For anything but a regular file either call forces a commit.
         let data_only = data_only && !pending.now.is_directory(node);
         let inode = self.inodes.entry(node).or_default();
         let commit = inode.commit(data_only && self.mount != JournalRules::Xfs);
@@ -422,7 +422,7 @@ impl Journalled {
         self.journal.retain(|id| pending.is_pending(*id));
     }
 
-    /// The blocks of what became durable exist from now on, unless they were given back since.
+    /// The blocks of durable parts exist from now on, unless they were freed since.
     fn written(&mut self, micro_op: &MicroOp) {
         if let Effect::Bytes { node, pieces, .. } = &micro_op.effect {
             let inode = self.inodes.entry(*node).or_default();
@@ -439,8 +439,8 @@ impl Journalled {
         }
     }
 
-    /// What a flush of a file puts into the journal: the sizes that writes to blocks that do not
-    /// exist yet bring, and those writes themselves if a commit waits for them.
+    /// What a flush of a file adds to the journal: the sizes of writes to blocks that do not
+    /// exist yet, and those writes themselves if a commit waits for them.
     fn delayed(&mut self, pending: &PendingOps, node: Node) -> Vec<MicroOpId> {
         if !self.mount.delays() {
             return Vec::new();
@@ -464,7 +464,7 @@ impl Journalled {
         ids
     }
 
-    /// Which torn states of a part there are.
+    /// Which torn states of a part are possible.
     pub(crate) fn tears(&self, fresh: bool, grows: bool) -> Tears {
         match self.mount {
             JournalRules::DataJournal => Tears { pages: true, tail: false },
@@ -480,10 +480,10 @@ impl Journalled {
     }
 }
 
-/// Whole pages are written, and the size on disk follows to the end of what was: bytes of earlier
-/// writes that come along are inside the file. Bytes in other pages do not come along, even if the
-/// file was shorter when they were written: then there is a hole in front of what was. But bytes
-/// that the journal waits for do, as the size is in the journal too.
+/// Whole pages are written, and the size on disk follows to the end of those: bytes of earlier
+/// writes in the same pages are inside the file. Bytes in other pages are not included, even if the
+/// file was shorter when they were written: then there is a hole before the new bytes. But bytes
+/// that the journal waits for are, because the size is in the journal, too.
 fn covered(
     pending: &PendingOps,
     node: Node,
@@ -500,7 +500,7 @@ fn covered(
         .collect()
 }
 
-/// The bytes that a size needs by itself, not those that the journal waits for.
+/// The bytes that a size requires by itself, not those that the journal waits for.
 fn bytes_needed(
     pending: &PendingOps,
     size: &MicroOp,

@@ -9,8 +9,8 @@ use super::Journalled;
 use super::inode::block;
 
 impl Journalled {
-    /// XFS writes the pages of the range and waits for them, gives back the blocks that lie in it
-    /// whole, and writes zeros over the rest. The last block of a file is no exception: if the range
+    /// XFS writes the pages of the range and waits for them, frees the blocks that are completely
+    /// inside, and writes zeros over the rest. The last block of a file is no exception: if the range
     /// ends inside it, it stays.
     pub(super) fn zero_on_xfs(&mut self, pending: &mut PendingOps, action: &Action) {
         let &Action::Zero { node, offset, length, hole, .. } = action else { return };
