@@ -166,7 +166,7 @@ fn tell_intact(intact: &Intact, expected: bool, quick: bool, json: bool) -> Resu
     term::data(format!("OK {head}\n").as_bytes())?;
     let erased = match erased {
         0 => String::new(),
-        erased => format!(", {erased} of them erased"),
+        erased => format!(", {erased} of them of erased runs"),
     };
     let (runs, entries) = (term::count(runs, "run"), term::count(head.count, "entry"));
     let outputs = match quick {

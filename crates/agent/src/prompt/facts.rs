@@ -190,7 +190,7 @@ mod tests {
         let told = facts.as_text();
         for part in [
             "This is iteration 4. 2 are left",
-            "cut off",
+            "was interrupted",
             "Items left by your last count: 9.",
             "complete is missing",
             "last\n\nFind the cause",
