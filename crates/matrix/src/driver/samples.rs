@@ -434,9 +434,9 @@ impl<'a> Samples<'a> {
 
     pub fn table(&self) -> Table {
         let all: Vec<usize> = (0..self.cells.len()).collect();
+        let every = self.interleaved(&all);
         let cell = |index: usize| {
             let (values, blocks) = self.shown(index);
-            let every = self.interleaved(&all);
             Measured {
                 place: self.matrix.cells[index].0.iter().map(|at| *at as usize).collect(),
                 values,
