@@ -1,7 +1,7 @@
 //! An iteration of a matrix without most of its run: what its measurement is judged by.
 //!
 //! Ten thousand of them are read to find out that there is nothing left to do, and most of what a run
-//! is recorded with says nothing about that. Whoever shows a run reads all of it.
+//! is recorded with says nothing about that. A run that is shown is read as a whole.
 
 use std::collections::BTreeMap;
 

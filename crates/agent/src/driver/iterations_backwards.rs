@@ -1,4 +1,4 @@
-//! The iterations of a loop from its end backwards: who shows the last ones reads no others.
+//! The iterations of a loop from its end backwards, so that showing the last ones reads no others.
 //!
 //! The last entry with the number of an iteration is its result, and numbers never decrease, so what
 //! is met first on the way back is what counts.

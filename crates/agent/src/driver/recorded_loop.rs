@@ -541,7 +541,7 @@ impl AgentRecorder {
         totals.take(entry);
         let counted = CountedEntry { entry, so_far: totals.now() };
         recording.append(store, &[counted], &mut self.redactor)?;
-        // An entry that is not on the record is counted by nobody.
+        // An entry that could not be written does not count.
         self.totals = totals;
         Ok(())
     }

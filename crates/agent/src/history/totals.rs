@@ -1,7 +1,7 @@
 //! What the iterations of a loop amount to, counted along as its entries are written.
 //!
 //! Each entry of a loop is written with the totals up to it, so that the last one says what would
-//! otherwise take all of them. Whoever appends after a restart has read all entries; a loop whose last
+//! otherwise take all of them. A process that appends after a restart has read all entries; a loop whose last
 //! entry has no totals was written by an earlier release, and is read as a whole.
 
 use retake_types::loop_record::agent::{
@@ -232,7 +232,7 @@ impl RunningTotals {
     }
 }
 
-/// An entry as it is written: with the totals up to it. Who reads the entry alone does not see them.
+/// An entry as it is written: with the totals up to it. A reader of the entry alone ignores them.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CountedEntry<'a> {
