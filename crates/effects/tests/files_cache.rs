@@ -200,6 +200,34 @@ fn dead_lines_are_tidied_away_and_the_living_stay() {
     assert_eq!(lines(&changes, "changes/7"), Some((0, 1)));
 }
 
+/// A log: the record of its lines is as long as it is, and each change makes another one.
+#[test]
+fn a_file_that_always_grows_leaves_little_of_what_it_was() {
+    let tree = TrackedTree::with(&[("stays", "a\nb\n")]);
+    let mut text = String::new();
+    let mut tracker = tree.cached();
+    for round in 0..100 {
+        (0..200).for_each(|line| text += &format!("{round} {line}\n"));
+        tree.put("log", &text);
+        tracker.snapshot().unwrap();
+        tracker.save(&mut NoSecrets).unwrap();
+        // Now and then as a new process.
+        if round % 10 == 9 {
+            tracker = tree.cached();
+        }
+    }
+    let kept: u64 =
+        named(&tree, "lines-").iter().map(|name| std::fs::metadata(name).unwrap().len()).sum();
+    // 20,000 lines are 160 kB; all records of all rounds are 8 MB.
+    assert!(kept < 2 << 20, "{kept}");
+    let before = tracker.last().unwrap();
+    tree.put("log", text + "one more\n");
+    tree.put("stays", "b\n");
+    let changes = before.changes(&tracker.snapshot().unwrap());
+    assert_eq!(lines(&changes, "log"), Some((1, 0)));
+    assert_eq!(lines(&changes, "stays"), Some((0, 1)));
+}
+
 #[test]
 fn two_at_once_do_each_other_no_harm() {
     let tree = TrackedTree::with(&[("a", "1\n"), ("b", "2\n")]);

@@ -5,7 +5,7 @@
 //! interaction). Computed on the logarithmic scale, so that effects are factors. All intervals hold
 //! simultaneously.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -199,56 +199,49 @@ fn contrasts(table: &Table) -> Vec<Contrast> {
     };
     let mut contrasts = Vec::new();
     for (x, axis) in table.axes.iter().enumerate() {
-        for value in 1..axis.values.len() {
-            let pairs = table.cells.iter().enumerate().filter(|(_, c)| c.place[x] == value);
-            let pairs: Vec<[usize; 2]> =
-                pairs.filter_map(|(i, c)| Some([i, moved(&c.place, &[(x, 0)])?])).collect();
-            let weight = 1.0 / pairs.len() as f64;
-            let terms: Vec<_> =
-                pairs.iter().flat_map(|&[i, first]| [(i, weight), (first, -weight)]).collect();
-            if !terms.is_empty() {
-                contrasts.push(Contrast {
-                    axis: axis.name.clone(),
-                    value: axis.values[value].clone(),
-                    baseline: axis.values[0].clone(),
-                    terms,
-                });
+        let mut by_value: BTreeMap<usize, Vec<[usize; 2]>> = BTreeMap::new();
+        for (i, cell) in table.cells.iter().enumerate().filter(|(_, c)| c.place[x] > 0) {
+            if let Some(first) = moved(&cell.place, &[(x, 0)]) {
+                by_value.entry(cell.place[x]).or_default().push([i, first]);
             }
+        }
+        for (value, pairs) in by_value {
+            let weight = 1.0 / pairs.len() as f64;
+            contrasts.push(Contrast {
+                axis: axis.name.clone(),
+                value: axis.values[value].clone(),
+                baseline: axis.values[0].clone(),
+                terms: pairs
+                    .iter()
+                    .flat_map(|&[i, first]| [(i, weight), (first, -weight)])
+                    .collect(),
+            });
         }
     }
     for (x, across) in table.axes.iter().enumerate() {
         for (y, down) in table.axes.iter().enumerate().skip(x + 1) {
-            for i in 1..across.values.len() {
-                for j in 1..down.values.len() {
-                    let quads: Vec<[usize; 4]> = table
-                        .cells
-                        .iter()
-                        .enumerate()
-                        .filter(|(_, c)| c.place[x] == i && c.place[y] == j)
-                        .filter_map(|(both, c)| {
-                            let at = |changes: &[_]| moved(&c.place, changes);
-                            Some([both, at(&[(x, 0), (y, 0)])?, at(&[(x, 0)])?, at(&[(y, 0)])?])
-                        })
-                        .collect();
-                    let weight = 1.0 / quads.len() as f64;
-                    let signs = [weight, weight, -weight, -weight];
-                    let terms: Vec<_> =
-                        quads.iter().flat_map(|q| q.iter().copied().zip(signs)).collect();
-                    if !terms.is_empty() {
-                        let name = |i: usize, j: usize| {
-                            format!(
-                                "{}={} and {}={}",
-                                across.name, across.values[i], down.name, down.values[j]
-                            )
-                        };
-                        contrasts.push(Contrast {
-                            axis: INTERACTION.to_owned(),
-                            value: name(i, j),
-                            baseline: name(0, 0),
-                            terms,
-                        });
-                    }
+            let mut by_values: BTreeMap<(usize, usize), Vec<[usize; 4]>> = BTreeMap::new();
+            for (both, cell) in table.cells.iter().enumerate() {
+                let (i, j) = (cell.place[x], cell.place[y]);
+                let at = |changes: &[_]| moved(&cell.place, changes);
+                let quad = || Some([both, at(&[(x, 0), (y, 0)])?, at(&[(x, 0)])?, at(&[(y, 0)])?]);
+                if let Some(quad) = (i > 0 && j > 0).then(quad).flatten() {
+                    by_values.entry((i, j)).or_default().push(quad);
                 }
+            }
+            let name = |i: usize, j: usize| {
+                let (first, second) = (&across.values[i], &down.values[j]);
+                format!("{}={first} and {}={second}", across.name, down.name)
+            };
+            for ((i, j), quads) in by_values {
+                let weight = 1.0 / quads.len() as f64;
+                let signs = [weight, weight, -weight, -weight];
+                contrasts.push(Contrast {
+                    axis: INTERACTION.to_owned(),
+                    value: name(i, j),
+                    baseline: name(0, 0),
+                    terms: quads.iter().flat_map(|quad| quad.iter().copied().zip(signs)).collect(),
+                });
             }
         }
     }

@@ -52,6 +52,7 @@ fn options(iterations: Iterations) -> MatrixRunOptions {
         iterations,
         metric: "wall".to_owned(),
         gates: Vec::new(),
+        compared: true,
         baseline_again: false,
         seed: Some(1),
         workers: 1,

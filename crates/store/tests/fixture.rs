@@ -18,7 +18,7 @@ use retake_store::{
     Head, Liveness, RunFilter, SCHEMA_VERSION, Store, StoredLoop, TestHistory, Verification,
     VerifyDepth,
 };
-use retake_types::{Kind, LoopId, OutcomeKind, RunId, State, StopReason, Stream};
+use retake_types::{Kind, LoopId, MeasuredRun, OutcomeKind, RunId, State, StopReason, Stream};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -186,6 +186,25 @@ fn assert_holds(now: &Value, then: &Value) {
 }
 
 /// Version 3 has lists of block hashes, and the order of arrival in the chain.
+/// What is read of a run to judge its measurement is what all of it says, in every form that a release
+/// has written.
+#[test]
+fn what_was_measured_is_read_from_every_release() {
+    for name in ["v1", "v2", "v2-full", "v3", "v4"] {
+        let dir = tempfile::tempdir().unwrap();
+        copy(&fixture(name), dir.path());
+        let store = Store::open_read_only(dir.path()).unwrap();
+        let filter = RunFilter::default();
+        let mut whole = store.list(&filter, None, 1000).unwrap().runs;
+        whole.reverse();
+        let whole: Vec<MeasuredRun> = whole.iter().map(MeasuredRun::from).collect();
+        assert!(!whole.is_empty(), "{name}");
+        let mut read = Vec::new();
+        store.each_measured(&filter, &mut |run| read.push(run)).unwrap();
+        assert_eq!(read, whole, "{name}");
+    }
+}
+
 #[test]
 fn version_3_s_database_opens_and_verifies() {
     let expected: Value = serde_json::from_slice(&fs::read(fixture("v3.json")).unwrap()).unwrap();

@@ -15,6 +15,7 @@ mod intent;
 mod left_for_host;
 pub mod loop_record;
 mod loop_state;
+mod measured_run;
 mod network;
 mod os_text;
 mod outcome;
@@ -41,6 +42,7 @@ pub use id::{CorrelationIds, LoopId, RunId};
 pub use intent::{Intent, ProgramFile, REDACTION_MARK, RedactedParts};
 pub use left_for_host::{LeftFile, LeftFileKind, LeftForHost};
 pub use loop_state::{LoopState, StopReason};
+pub use measured_run::{MeasuredIntent, MeasuredOutcome, MeasuredRequest, MeasuredRun};
 pub use network::{
     HostPattern, HostProblem, HostTarget, NetworkRefusal, NetworkRequest, NetworkRule, NetworkUse,
     ParentProxyProblem, is_public,

@@ -7,7 +7,6 @@ mod tool;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use retake_types::TestResults;
 use retake_types::loop_record::agent::{
     AgentEntry, HookTime, Iteration, IterationStatus, Spent, WaitCause,
 };
@@ -222,7 +221,7 @@ pub fn iteration_line(iteration: &Iteration) -> String {
         parts.push(text::count(files as u64, "file"));
     }
     if let Some(tests) = iteration.test_results() {
-        parts.push(tests_line(tests));
+        parts.push(tests_line(tests.passed, tests.failed));
     }
     if let Some(cost) = iteration.cost_usd() {
         parts.push(format!("${cost:.2}"));
@@ -234,10 +233,10 @@ pub fn iteration_line(iteration: &Iteration) -> String {
 }
 
 /// `8 passed`, `7 passed, 1 failed`.
-pub fn tests_line(tests: &TestResults) -> String {
-    match tests.failed {
-        0 => format!("{} passed", tests.passed),
-        failed => format!("{} passed, {failed} failed", tests.passed),
+pub fn tests_line(passed: u64, failed: u64) -> String {
+    match failed {
+        0 => format!("{passed} passed"),
+        failed => format!("{passed} passed, {failed} failed"),
     }
 }
 

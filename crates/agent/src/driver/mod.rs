@@ -14,6 +14,7 @@ pub mod git_checkpoints;
 mod hook_run;
 pub mod interactive;
 mod iteration;
+pub mod iterations_backwards;
 mod queue_run;
 pub mod recorded_loop;
 mod report_run;

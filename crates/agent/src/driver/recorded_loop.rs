@@ -15,8 +15,10 @@ use retake_types::loop_record::agent::{
 use retake_types::{Kind, LoopId, Redacted, RunId, StopReason, Stream, TestResults};
 use serde::{Deserialize, Serialize};
 
+use super::iterations_backwards::IterationsBackwards;
 use crate::adapters::{AgentKind, Reader, Reading};
 use crate::checkpoint::CheckpointOwner;
+use crate::history::{CountedEntry, LoopTotals, RunningTotals, written_with};
 use crate::plan::AgentStopReason;
 use crate::workspace::{Metadata, Name, Workspace, WorkspaceDirectories, WorkspaceLock};
 
@@ -45,6 +47,8 @@ pub struct RecordedLoop {
     /// Cost of attempts and verifications, outside of iterations.
     pub spent_otherwise: Spent,
     pub checkpoints: Vec<KeptCheckpoint>,
+    /// What its iterations amount to.
+    totals: RunningTotals,
 }
 
 /// A checkpoint, and its time.
@@ -115,6 +119,42 @@ pub fn read(
     ours.into_iter().rev().map(|record| read_one(store, record.clone())).collect()
 }
 
+/// The same without their entries.
+pub fn list(
+    store: &Store,
+    workspace: &Workspace,
+    metadata: &Metadata,
+) -> retake_store::Result<Vec<StoredLoop>> {
+    let all = store.list_loops(Some(Kind::Agent), MOST_LOOPS)?;
+    Ok(of_workspace(&all, workspace, metadata).into_iter().rev().cloned().collect())
+}
+
+/// What the iterations of a loop amount to: as its last entry says, or, in a loop of an earlier
+/// release, as all of them do.
+pub fn totals(store: &dyn RecordReader, id: LoopId) -> retake_store::Result<LoopTotals> {
+    let last = store.last_loop_entry(id)?;
+    let entries = store.loop_entries(id, last.saturating_sub(1), 1)?;
+    match entries.last().and_then(|last| written_with(&last.body)) {
+        Some(totals) => Ok(totals),
+        None => Ok(read_loop(store, id)?.totals.now().clone()),
+    }
+}
+
+/// The iteration of this number in any of these loops, of which the last comes last.
+pub fn find_iteration(
+    store: &dyn RecordReader,
+    loops: &[StoredLoop],
+    number: u32,
+) -> retake_store::Result<Option<Iteration>> {
+    for record in loops.iter().rev() {
+        let found = IterationsBackwards::up_to(store, record.id, number)?.next_iteration()?;
+        if let Some(found) = found.filter(|found| found.number == number) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
 /// The last loop of each workspace, without its entries; in the order of the workspaces.
 pub fn last_loops<'a>(
     store: &Store,
@@ -155,7 +195,7 @@ pub(crate) fn spent_by_queue(
         let Some(plan) = AgentLoopPlan::parse(&record.plan) else { continue };
         let goes_on = record.stop_reason.is_none() && continued.contains(&plan.workspace);
         if plan.queue.as_deref() == Some(queue) && !goes_on {
-            spent.add(read_one(store, record)?.spent());
+            spent.add(totals(store, record.id)?.spent_in_all());
         }
     }
     Ok(spent)
@@ -267,6 +307,7 @@ fn read_one(store: &dyn RecordReader, record: StoredLoop) -> retake_store::Resul
         passed: false,
         spent_otherwise: Spent::default(),
         checkpoints: Vec::new(),
+        totals: RunningTotals::default(),
     };
     let mut after = 0;
     loop {
@@ -288,6 +329,7 @@ fn read_one(store: &dyn RecordReader, record: StoredLoop) -> retake_store::Resul
 
 impl RecordedLoop {
     fn take(&mut self, entry: AgentEntry) {
+        self.totals.take(&entry);
         match entry {
             AgentEntry::Iteration { iteration } => {
                 self.unanswered = None;
@@ -299,8 +341,10 @@ impl RecordedLoop {
                 if iteration.status.is_final() && iteration.status != IterationStatus::Interrupted {
                     self.gate_output = None;
                 }
-                let known = self.iterations.iter_mut().find(|i| i.number == iteration.number);
-                match known {
+                // It is the last one, or there is none: numbers never decrease.
+                let known = self.iterations.iter_mut().rev();
+                let mut known = known.take_while(|known| known.number >= iteration.number);
+                match known.find(|known| known.number == iteration.number) {
                     Some(known) => *known = *iteration,
                     None => self.iterations.push(*iteration),
                 }
@@ -432,6 +476,7 @@ fn reread(store: &dyn RecordReader, agent: AgentKind, id: RunId) -> Option<Readi
 pub struct AgentRecorder {
     /// `None` without a record.
     id: Option<LoopId>,
+    totals: RunningTotals,
     /// `None` once the loop has ended.
     recording: Option<LoopRecording>,
     redactor: Redactor,
@@ -444,7 +489,7 @@ impl AgentRecorder {
         redactor: &Redactor,
     ) -> retake_store::Result<Self> {
         let plan = Redacted::json(plan, &mut redactor.clone()).expect("plain data");
-        Ok(Self::new(store.begin_loop(Kind::Agent, &plan)?, redactor))
+        Ok(Self::new(store.begin_loop(Kind::Agent, &plan)?, RunningTotals::default(), redactor))
     }
 
     /// Continues a loop whose runner died, and marks unfinished entries.
@@ -453,7 +498,8 @@ impl AgentRecorder {
         recorded: &mut RecordedLoop,
         redactor: &Redactor,
     ) -> retake_store::Result<Self> {
-        let mut recorder = Self::new(store.adopt_loop(recorded.record.id)?, redactor);
+        let adopted = store.adopt_loop(recorded.record.id)?;
+        let mut recorder = Self::new(adopted, recorded.totals.clone(), redactor);
         let first = kind_of(None, recorded);
         for iteration in &mut recorded.iterations {
             if !iteration.status.is_final() {
@@ -475,14 +521,15 @@ impl AgentRecorder {
         Ok(recorder)
     }
 
-    fn new(recording: LoopRecording, redactor: &Redactor) -> Self {
+    fn new(recording: LoopRecording, totals: RunningTotals, redactor: &Redactor) -> Self {
         let id = Some(recording.id());
-        Self { id, recording: Some(recording), redactor: redactor.clone() }
+        Self { id, totals, recording: Some(recording), redactor: redactor.clone() }
     }
 
     /// For a loop whose record could not be opened.
     pub fn unrecorded() -> Self {
-        Self { id: None, recording: None, redactor: Redactor::off() }
+        let totals = RunningTotals::default();
+        Self { id: None, totals, recording: None, redactor: Redactor::off() }
     }
 
     pub fn id(&self) -> Option<LoopId> {
@@ -491,7 +538,13 @@ impl AgentRecorder {
 
     pub fn add(&mut self, store: &mut Store, entry: &AgentEntry) -> retake_store::Result<()> {
         let Some(recording) = &mut self.recording else { return Ok(()) };
-        recording.append(store, &[entry], &mut self.redactor).map(drop)
+        let mut totals = self.totals.clone();
+        totals.take(entry);
+        let counted = CountedEntry { entry, so_far: totals.now() };
+        recording.append(store, &[counted], &mut self.redactor)?;
+        // An entry that could not be written does not count.
+        self.totals = totals;
+        Ok(())
     }
 
     pub fn end(&mut self, store: &mut Store, reason: AgentStopReason) -> retake_store::Result<()> {

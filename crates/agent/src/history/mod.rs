@@ -1,12 +1,15 @@
-//! Statistics derived from the iterations of a workspace. Nothing is counted separately, so a
+//! Statistics of the iterations of a workspace. All are derived from the entries of its loops, so a
 //! restart can neither lose nor double anything.
 
 mod chart;
+mod totals;
 
 use retake_types::loop_record::agent::{Iteration, IterationStatus};
 use serde::{Deserialize, Serialize};
 
 pub use chart::chart;
+pub(crate) use totals::{CountedEntry, written_with};
+pub use totals::{LastTests, LoopTotals, RunningTotals, TestSum};
 
 /// Summary statistics of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

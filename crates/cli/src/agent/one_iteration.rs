@@ -63,7 +63,7 @@ pub(super) fn show(
         row("denied", &format!("{denials}: {}", term::visible(&tools)));
     }
     if let Some(tests) = iteration.test_results() {
-        row("tests", &display::tests_line(tests));
+        row("tests", &display::tests_line(tests.passed, tests.failed));
     }
     if let Some(id) = facts.run_id {
         row("run", &format!("{id}  (retake runs show {})", id.short()));

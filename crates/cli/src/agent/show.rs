@@ -4,16 +4,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use retake_agent::display::{self, time};
-use retake_agent::driver::recorded_loop::{self, LoopActivity, RecordedLoop};
-use retake_agent::history::{History, HistorySummary, chart};
+use retake_agent::driver::iterations_backwards::IterationsBackwards;
+use retake_agent::driver::recorded_loop::{self, LoopActivity};
+use retake_agent::history::{HistorySummary, LastTests, LoopTotals, chart};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::status::Status;
 use retake_agent::workspace::{Metadata, Workspace, WorkspaceLock, WorkspaceStatus};
-use retake_store::Store;
+use retake_store::{Store, StoredLoop};
 use retake_types::StopReason;
-use retake_types::loop_record::agent::{
-    DeniedTools, Iteration, IterationRow, IterationStatus, Mode, Spent,
-};
+use retake_types::loop_record::agent::{Iteration, IterationRow, IterationStatus, Mode};
 use serde::Serialize;
 
 use super::changed_lines::ChangedLines;
@@ -59,8 +58,8 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     let store = record(project)?;
     let (loops, activity) = match &store {
         Some(store) => {
-            let loops = recorded_loop::read(store, &workspace, &metadata)?;
-            let last = loops.last().map(|last| &last.record);
+            let loops = recorded_loop::list(store, &workspace, &metadata)?;
+            let last = loops.last();
             let activity =
                 last.map(|last| recorded_loop::activity(store, last, &workspace)).transpose()?;
             (loops, activity)
@@ -68,41 +67,44 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
         None => (Vec::new(), None),
     };
     let alive = !matches!(activity, None | Some(LoopActivity::Died | LoopActivity::Stopped(_)));
-    let mut iterations = recorded_loop::iterations(&loops);
-    if !alive {
+    let shown = |mut iteration: Iteration| {
         // Its runner died, and no other has continued it yet.
-        for iteration in iterations.iter_mut().filter(|i| !i.status.is_final()) {
+        if !alive && !iteration.status.is_final() {
             iteration.status = IterationStatus::Interrupted;
         }
-    }
-    let stop_reason = loops.last().and_then(|recorded| {
-        let died = (!alive).then_some(StopReason::Interrupted);
-        recorded.record.stop_reason.clone().or(died)
-    });
-    let history = History::new(&iterations);
-    let summary = history.summary();
-    let wanted = args.status.as_deref().map(str::parse).transpose().map_err(refused)?;
-    let mut picked: Vec<Iteration> = iterations
-        .iter()
-        .filter(|iteration| wanted.is_none_or(|status| iteration.status == status))
-        .cloned()
-        .collect();
-    if let Some(last) = args.last {
-        picked.drain(..picked.len().saturating_sub(last));
-    }
+        iteration
+    };
     if let Some(number) = args.number {
-        let Some(iteration) = history.get(number) else {
+        let found = match &store {
+            Some(store) => recorded_loop::find_iteration(store, &loops, number)?,
+            None => None,
+        };
+        let Some(iteration) = found.map(shown) else {
             return Err(refused(messages::no_such_iteration(workspace.name(), number)));
         };
-        return one_iteration::show(iteration, project, args.json);
+        return one_iteration::show(&iteration, project, args.json);
     }
+    let wanted = args.status.as_deref().map(str::parse).transpose().map_err(refused)?;
+    let (mut totals, mut picked) = (LoopTotals::default(), Vec::new());
+    if let Some(store) = &store {
+        for record in &loops {
+            totals = recorded_loop::totals(store, record.id)?.after(&totals);
+        }
+        let most = args.last.unwrap_or(usize::MAX);
+        let of_status = |one: &Iteration| wanted.is_none_or(|status| one.status == status);
+        picked = last_iterations(store, &loops, most, |one| Some(shown(one)).filter(of_status))?;
+    }
+    let stop_reason = loops.last().and_then(|record| {
+        let died = (!alive).then_some(StopReason::Interrupted);
+        record.stop_reason.clone().or(died)
+    });
     if args.json {
         term::document(&Document {
             name: workspace.name().as_str(),
             mode: metadata.mode,
             status: metadata.status,
             stop_reason: stop_reason.as_ref(),
-            summary,
+            summary: totals.summary(),
             iterations: picked.iter().map(Iteration::row).collect(),
         })?;
         return Ok(Exit::OK);
@@ -110,9 +112,9 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     let palette = Palette::of_stdout();
     let mut text = state(&workspace, &metadata, activity.as_ref(), stop_reason.as_ref(), palette);
     text += &format!("reported    {}\n", says(&workspace));
-    text += &totals(&summary, &history);
+    text += &in_all(&totals);
     // Attempts that did not become iterations, and verifications, cost money too.
-    let spent = spent(&loops);
+    let spent = totals.spent_in_all();
     if spent.tokens > 0 {
         let cost = spent.known_cost().map_or_else(String::new, |cost| format!("${cost:.2}, "));
         text += &format!("spent       {cost}{}\n", term::count(spent.tokens, "token"));
@@ -191,10 +193,26 @@ fn says(workspace: &Workspace) -> String {
     format!("{done}{}", term::visible(&said))
 }
 
-fn spent(loops: &[RecordedLoop]) -> Spent {
-    let mut total = Spent::default();
-    loops.iter().for_each(|recorded| total.add(recorded.spent()));
-    total
+/// The last iterations that `pick` leaves, oldest first. What lies before them is not read.
+fn last_iterations(
+    store: &Store,
+    loops: &[StoredLoop],
+    most: usize,
+    pick: impl Fn(Iteration) -> Option<Iteration>,
+) -> Result<Vec<Iteration>, Failure> {
+    let mut picked = Vec::new();
+    for record in loops.iter().rev() {
+        if picked.len() >= most {
+            break;
+        }
+        let mut past = IterationsBackwards::new(store, record.id)?;
+        while picked.len() < most {
+            let Some(iteration) = past.next_iteration()? else { break };
+            picked.extend(pick(iteration));
+        }
+    }
+    picked.reverse();
+    Ok(picked)
 }
 
 /// One line per iteration.
@@ -253,48 +271,42 @@ fn table(iterations: &[Iteration], store: Option<&Store>) -> Table<'static> {
     table
 }
 
-/// The summary of a history for people; zero counts are left out.
-fn totals(summary: &HistorySummary, history: &History<'_>) -> String {
-    let streak = history.failure_streak();
+/// The totals of all iterations for people; zero counts are left out.
+fn in_all(totals: &LoopTotals) -> String {
     let mut ends = Vec::new();
     for (count, word) in [
-        (summary.successful_iterations, "completed"),
-        (summary.failed_iterations, "failed"),
-        (summary.timed_out_iterations, "timed out"),
+        (totals.completed, "completed"),
+        (totals.failed, "failed"),
+        (totals.timed_out, "timed out"),
     ] {
         if count > 0 {
             ends.push(format!("{count} {word}"));
         }
     }
-    let mut text = format!("iterations  {}", summary.total_iterations);
+    let mut text = format!("iterations  {}", totals.iterations);
     if !ends.is_empty() {
         text += &format!(": {}", ends.join(", "));
     }
-    if streak > 0 {
-        text += &format!("; failure streak {streak}");
+    if totals.failure_streak > 0 {
+        text += &format!("; failure streak {}", totals.failure_streak);
     }
     text.push('\n');
-    if summary.total_iterations > 0 {
-        let took = time(Duration::from_millis(summary.total_duration_ms));
+    if totals.iterations > 0 {
+        let took = time(Duration::from_millis(totals.duration_ms));
         text += &format!("took        {took}\n");
     }
-    let (modified, created) = (summary.total_files_modified, summary.total_files_created);
+    let (modified, created) = (totals.files_modified, totals.files_created);
     if modified + created > 0 {
         text += &format!("files       {modified} modified, {created} created\n");
     }
     // Of the last run only: a sum over iterations would count each test many times.
-    if let Some(last) = history.last(usize::MAX).find(|i| i.test_results().is_some())
-        && let Some(tests) = last.test_results()
-    {
-        let (line, number) = (display::tests_line(tests), last.number);
-        text += &format!("tests       {line} (iteration {number})\n");
+    if let Some(LastTests { iteration, passed, failed, .. }) = totals.last_tests {
+        let line = display::tests_line(passed, failed);
+        text += &format!("tests       {line} (iteration {iteration})\n");
     }
-    let (mut denials, mut tools) = (0, DeniedTools::default());
-    for iteration in history.filter(|iteration| iteration.facts.denials.is_some()) {
-        denials += iteration.facts.denials.unwrap_or(0);
-        iteration.facts.denied_tools.iter().for_each(|denied| tools.add_all(denied));
-    }
+    let denials = totals.denials.unwrap_or(0);
     if denials > 0 {
+        let tools = totals.denied_tools();
         let named = if tools.is_empty() { String::new() } else { format!(": {tools}") };
         let named = term::visible(&named);
         text += &format!("denied      {}{named}\n", term::count(denials, "permission"));

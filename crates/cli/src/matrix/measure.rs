@@ -106,6 +106,7 @@ impl Measuring {
             },
             metric: metric.to_owned(),
             gates: self.fail_if.clone(),
+            compared: true,
             baseline_again: !self.fail_if.is_empty(),
             seed: self.seed,
             workers: project.config.workers,
@@ -183,6 +184,12 @@ impl Measurement<'_> {
         let Self { project, screen, .. } = self;
         let options = &mut self.options.clone();
         let files = self.measuring.exports.files(self.json)?.quiet(self.measuring.quiet);
+        options.compared = !self.measuring.quiet
+            || self.json
+            || !files.is_empty()
+            || self.measuring.summary.is_some()
+            || self.measuring.until_sure.is_some()
+            || !options.gates.is_empty();
         MatrixRun { project, options, observer: screen }.check(&matrix)?;
         let count = if executor.is_some() { 1 } else { options.workers };
         let cpus = if self.measuring.pin { cpus(count)? } else { Vec::new() };

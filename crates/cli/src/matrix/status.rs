@@ -1,6 +1,6 @@
 //! `retake matrix status`: the progress of every cell.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -129,10 +129,11 @@ fn failures(view: &View, cells: &[StatusCell], shown: &RedactedOutput) -> Result
 fn phase_failures(view: &View) -> Result<Vec<PhaseRow>, Failure> {
     let last = view.loops.iter().find(|(_, plan)| plan.purpose.is_run());
     let (Some(store), Some((last, _))) = (&view.store, last) else { return Ok(Vec::new()) };
-    let name = |key: &CellKey| {
-        let place = view.keys.iter().position(|known| known == key)?;
-        Some(view.name(place))
-    };
+    let mut places: HashMap<CellKey, usize> = HashMap::with_capacity(view.keys.len());
+    for (place, key) in view.keys.iter().enumerate() {
+        places.entry(*key).or_insert(place);
+    }
+    let name = |key: &CellKey| places.get(key).map(|place| view.name(*place));
     let row = |PhaseFailure { role, id, exit_code }: PhaseFailure| {
         let (phase, name) = match &role {
             CellRole::Setup(name) => ("setup", name.clone()),

@@ -110,6 +110,55 @@ fn a_loop_is_a_timeline_that_leads_to_its_iterations() {
 }
 
 #[test]
+fn a_long_loop_is_shown_page_by_page() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; result 0.50 100"]);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&["-m", "52", "--no-delay"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    let ui = sandbox.ui();
+    let (id, iterations) = iterations(&ui);
+    assert_eq!(iterations.len(), 52);
+    let numbers = |page: &str| -> Vec<u32> {
+        let rows = page.split("<tr data-id=\"").skip(1);
+        rows.filter_map(|row| row.split('"').next()?.parse().ok()).collect()
+    };
+    // All of them are in the totals of each page, the newest fifty have a row on the first one.
+    let newest = ui.get(&format!("/loops/{id}")).text();
+    let older = ui.get(&format!("/loops/{id}?before=3")).text();
+    assert_eq!(numbers(&newest), (3..=52).rev().collect::<Vec<u32>>(), "{newest}");
+    assert_eq!(numbers(&older), [2, 1], "{older}");
+    for page in [&newest, &older] {
+        assert!(page.contains("<h2>Cost</h2><p class=\"big\">$26.00</p>"), "{page}");
+        assert!(page.contains("<h2>Iterations</h2><p class=\"big\">52</p>"), "{page}");
+    }
+    assert!(newest.contains(&format!("href=\"/loops/{id}?before=3\">Older</a>")), "{newest}");
+    assert!(!older.contains(">Older</a>"), "{older}");
+    assert!(older.contains(&format!("href=\"/loops/{id}\">Newest</a>")), "{older}");
+    // The interface gives all of them, or a part.
+    let part = ui.get(&format!("/api/v1/loops/{id}?limit=2&before=4")).json();
+    let part = &part["agent"];
+    assert_eq!(part["iterations"].as_array().unwrap().len(), 2, "{part}");
+    assert_eq!((&part["iterations"][0]["number"], &part["next"]), (&2.into(), &2.into()));
+    assert_eq!(part["totals"]["completed"], 52, "{part}");
+    assert_eq!(ui.get(&format!("/api/v1/loops/{id}?limit=0")).status, 400);
+    // The same in the terminal.
+    let shown = |words: &[&str]| {
+        let called = sandbox.retake(&[&["agent", "show", "task"], words].concat());
+        assert_eq!(called.code, 0, "{}", called.snapshot());
+        called.stdout
+    };
+    let last = shown(&["--last", "2"]);
+    assert!(last.contains("iterations  52: 52 completed\n"), "{last}");
+    assert!(last.contains("spent       $26.00, 5200 tokens"), "{last}");
+    assert!(last.contains("iterations 51 to 52\n"), "{last}");
+    assert!(shown(&["7"]).contains("iteration"), "any of them");
+    let all: Value = serde_json::from_str(&shown(&["--json"])).unwrap();
+    assert_eq!(all["iterations"].as_array().unwrap().len(), 52);
+    assert_eq!(all["summary"]["successfulIterations"], 52);
+}
+
+#[test]
 fn what_an_iteration_changed_comes_from_its_checkpoints() {
     let sandbox = Sandbox::new();
     sandbox.git(&["init", "-q", "-b", "main"]);

@@ -14,7 +14,7 @@ use super::snapshot::{
 use super::syscalls::Stat;
 
 const MAGIC: [u8; 16] = *b"retake snapshot\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const STAT: usize = 40;
 const ENTRY: usize = STAT + 8 + 32 + 4 + 2 + 1;
 const SUBDIR: usize = 7;
@@ -23,9 +23,17 @@ const SUBDIR: usize = 7;
 pub(super) struct Saved {
     pub(super) start: i64,
     pub(super) seed: u64,
-    /// The id of each segment, and its number of records.
-    pub(super) segments: Vec<(u64, u64)>,
+    pub(super) segments: Vec<SavedSegment>,
     pub(super) directories: Vec<Arc<Directory>>,
+}
+
+/// A segment of line records that a cache names.
+pub(super) struct SavedSegment {
+    pub(super) id: u64,
+    /// Appended to it so far, dead ones included.
+    pub(super) records: u64,
+    /// Its size when no record in it was dead.
+    pub(super) settled: u64,
 }
 
 /// Leaves out directories with a secret in a name.
@@ -44,10 +52,10 @@ pub(super) fn write(
     for segment in &tree.segments.all {
         // A segment that could not be opened keeps its index, because entries refer to it by
         // position.
-        let (id, records) =
-            segment.as_ref().map_or((0, 0), |segment| (segment.id, segment.records()));
-        out.write_all(&id.to_le_bytes())?;
-        out.write_all(&records.to_le_bytes())?;
+        let numbers = segment
+            .as_ref()
+            .map_or([0; 3], |segment| [segment.id, segment.records(), segment.settled()]);
+        numbers.iter().try_for_each(|number| out.write_all(&number.to_le_bytes()))?;
     }
     let mut clean = |directory: &&Arc<Directory>| {
         redactor.redact(&directory.path).is_none() && redactor.redact(&directory.names).is_none()
@@ -125,10 +133,14 @@ pub(super) fn read(from: &mut impl Read, root: &Path, limit: u64) -> io::Result<
     }
     let start = i64::from_le_bytes(from.array()?);
     let seed = u64::from_le_bytes(from.array()?);
-    let count = from.len(16)?;
+    let count = from.len(24)?;
     let mut segments = Vec::with_capacity(count);
     for _ in 0..count {
-        segments.push((u64::from_le_bytes(from.array()?), u64::from_le_bytes(from.array()?)));
+        segments.push(SavedSegment {
+            id: u64::from_le_bytes(from.array()?),
+            records: u64::from_le_bytes(from.array()?),
+            settled: u64::from_le_bytes(from.array()?),
+        });
     }
     let count = from.len(STAT)?;
     let mut directories: Vec<Arc<Directory>> = Vec::with_capacity(count);

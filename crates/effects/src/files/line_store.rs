@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use retake_types::LineChange;
 
+use super::cache_format::SavedSegment;
 use super::line_records::{self, RecordPosition};
 use super::snapshot::FileEntry;
 use super::syscalls;
@@ -34,6 +35,8 @@ pub(super) struct Segment {
     end: AtomicU64,
     /// Records appended so far, including dead ones.
     records: AtomicU64,
+    /// Its size when no record in it was dead: about as much as is in use.
+    settled: AtomicU64,
     /// A saved cache refers to it, so it must outlive this process.
     kept: AtomicBool,
 }
@@ -73,6 +76,7 @@ impl Segment {
                 path: Some(path),
                 end: HEAD.into(),
                 records: 0.into(),
+                settled: 0.into(),
                 kept: false.into(),
             };
             if directory.is_none() {
@@ -90,8 +94,8 @@ impl Segment {
     }
 
     /// Opens a segment of a cache. The second value says whether it may be appended to.
-    fn open(directory: &Path, id: u64, records: u64, seed: u64) -> Option<(Self, bool)> {
-        let path = directory.join(segment_name(id));
+    fn open(directory: &Path, saved: &SavedSegment, seed: u64) -> Option<(Self, bool)> {
+        let path = directory.join(segment_name(saved.id));
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(syscalls::NO_FOLLOW | syscalls::NON_BLOCKING);
         let file = options.open(&path).ok()?;
@@ -102,8 +106,16 @@ impl Segment {
         }
         let ours = file.try_lock().is_ok();
         let end = file.metadata().ok()?.len();
-        let (end, records) = (end.into(), records.into());
-        Some((Self { id, file, path: Some(path), end, records, kept: true.into() }, ours))
+        let segment = Self {
+            id: saved.id,
+            file,
+            path: Some(path),
+            end: end.into(),
+            records: saved.records.into(),
+            settled: saved.settled.into(),
+            kept: true.into(),
+        };
+        Some((segment, ours))
     }
 
     fn reserve(&self, len: usize) -> Option<u64> {
@@ -128,6 +140,19 @@ impl Segment {
 
     pub(super) fn records(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.end.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn settled(&self) -> u64 {
+        self.settled.load(Ordering::Relaxed)
+    }
+
+    /// No record in it is dead at this moment.
+    pub(super) fn settle(&self) {
+        self.settled.store(self.size(), Ordering::Relaxed);
     }
 
     pub(super) fn keep(&self) {
@@ -180,10 +205,10 @@ impl Segments {
     }
 
     /// Opens the segments of a cache; records in missing or foreign ones are unknown.
-    pub(super) fn open(directory: &Path, seed: u64, named: &[(u64, u64)]) -> Self {
+    pub(super) fn open(directory: &Path, seed: u64, named: &[SavedSegment]) -> Self {
         let mut segments = Self::seeded(seed);
-        for (at, (id, records)) in named.iter().enumerate() {
-            let opened = Segment::open(directory, *id, *records, seed);
+        for (at, saved) in named.iter().enumerate() {
+            let opened = Segment::open(directory, saved, seed);
             if let Some((_, true)) = &opened {
                 segments.own = u16::try_from(at).ok();
             }

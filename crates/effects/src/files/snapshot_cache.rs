@@ -28,6 +28,8 @@ const SUM: usize = 16;
 const PATIENCE: (u32, Duration) = (400, Duration::from_millis(5));
 /// More segments than this are merged.
 const MAX_SEGMENTS: usize = 8;
+/// Dead records take at most this much more than the records in use.
+const SPARE_BYTES: u64 = 1 << 20;
 
 /// The cache directory of one root.
 #[derive(Debug, Clone)]
@@ -109,10 +111,15 @@ impl SnapshotCache {
         self.prepare()?;
         let _turn = self.lock()?;
         let old = tree;
-        let tree = match self.gathered(old) {
+        let needed = old.directories.iter().map(|directory| live(directory) as u64).sum();
+        let tree = match self.gathered(old, needed) {
             Some(gathered) => Arc::new(gathered),
             None => old.clone(),
         };
+        let kept = || tree.segments.all.iter().flatten();
+        if kept().map(|segment| segment.records()).sum::<u64>() <= needed {
+            kept().for_each(|segment| segment.settle());
+        }
         let aside = self.directory.join(format!("{FILE}.new"));
         self.write(&aside, root, &tree, redactor)
             .and_then(|()| std::fs::rename(&aside, self.directory.join(FILE)))
@@ -162,18 +169,21 @@ impl SnapshotCache {
         (&file).write_all(&sum)
     }
 
-    /// The tree with all its line records merged into one new segment, if there are too many
-    /// segments or dead records, or if another process removed a segment.
-    fn gathered(&self, tree: &SnapshotTree) -> Option<SnapshotTree> {
+    /// The tree with all its line records merged into one new segment, if there are too many segments,
+    /// too many dead records or bytes of them, or if another process removed a segment. `needed` are
+    /// the records in use.
+    fn gathered(&self, tree: &SnapshotTree, needed: u64) -> Option<SnapshotTree> {
         let segments = &tree.segments;
-        let needed: usize = tree.directories.iter().map(|directory| live(directory)).sum();
         let present = || segments.all.iter().flatten();
         let records: u64 = present().map(|segment| segment.records()).sum();
-        let needed = needed as u64;
+        let bytes: u64 = present().map(|segment| segment.size()).sum();
+        let settled: u64 = present().map(|segment| segment.settled()).sum();
         let full = present().any(|segment| segment.is_full()) && records > needed + needed / 4;
         let tidy = !full
             && present().count() <= MAX_SEGMENTS
             && records <= 2 * needed + 1000
+            // A large file that changes each time leaves few records, but large ones.
+            && (records <= needed || bytes <= 2 * settled + SPARE_BYTES)
             && present().all(|segment| segment.is_named());
         if tidy {
             return None;

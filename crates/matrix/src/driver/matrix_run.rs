@@ -2,7 +2,7 @@
 //! workers of this machine or on other machines, and compares.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -55,6 +55,9 @@ pub struct MatrixRunOptions {
     pub metric: String,
     /// Conditions on comparisons that make the run incomplete.
     pub gates: Vec<Gate>,
+    /// Whether the comparisons are shown or judged. If not, a large matrix with nothing left to run
+    /// is not compared each time.
+    pub compared: bool,
     /// Whether baselines run again beside new runs, unless they did before.
     pub baseline_again: bool,
     /// The seed of the random order; `None` draws one.
@@ -483,7 +486,10 @@ impl MatrixRun<'_> {
         };
         let samples =
             Samples::of(matrix, keys, recorded, &self.project.config, &self.options.metric);
-        let comparisons = samples.compare(&compared.pairs, margin, resources);
+        let comparisons = match self.options.compared {
+            true => samples.compare(&compared.pairs, margin, resources),
+            false => Vec::new(),
+        };
         let rows = samples.rows(&compared.pairs, &comparisons);
         let tripped = compared.tripped(&self.options.gates, &comparisons);
         let results = samples.results(&rows);
@@ -564,14 +570,14 @@ fn lock_shared<X: RemoteExecutor>(
 
 /// Pairs of truly different cells: cells with the same key run once, as the first of them.
 fn distinct(pairs: &[(usize, usize)], keys: &[CellKey]) -> Vec<(usize, usize)> {
-    let first = |cell: usize| keys.iter().position(|key| *key == keys[cell]).unwrap_or(cell);
-    let mut kept: Vec<(usize, usize)> = Vec::new();
-    for pair in pairs.iter().map(|&(a, b)| (first(a), first(b))) {
-        if pair.0 != pair.1 && !kept.contains(&pair) {
-            kept.push(pair);
-        }
+    let mut firsts: HashMap<CellKey, usize> = HashMap::with_capacity(keys.len());
+    for (cell, key) in keys.iter().enumerate() {
+        firsts.entry(*key).or_insert(cell);
     }
-    kept
+    let first = |cell: usize| firsts[&keys[cell]];
+    let mut known: HashSet<(usize, usize)> = HashSet::with_capacity(pairs.len());
+    let pairs = pairs.iter().map(|&(a, b)| (first(a), first(b)));
+    pairs.filter(|pair| pair.0 != pair.1 && known.insert(*pair)).collect()
 }
 
 /// Small enough for every JSON parser.
@@ -579,4 +585,25 @@ fn random_seed() -> u64 {
     let bytes = *LoopId::new().as_bytes();
     let low = u128::from_be_bytes(bytes);
     u64::try_from(low & ((1 << 53) - 1)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_of_one_key_are_compared_as_the_first_of_them() {
+        let key = |number: u32| {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&number.to_le_bytes());
+            CellKey::from_bytes(bytes)
+        };
+        let keys = [0, 1, 1, 2].map(key);
+        let pairs = [(0, 1), (0, 2), (1, 2), (3, 2), (0, 3), (0, 1)];
+        assert_eq!(distinct(&pairs, &keys), [(0, 1), (3, 1), (0, 3)]);
+        // Looking through all of them for each would not end.
+        let keys: Vec<CellKey> = (0..100_000).map(key).collect();
+        let pairs: Vec<(usize, usize)> = (1..keys.len()).map(|cell| (0, cell)).collect();
+        assert_eq!(distinct(&pairs, &keys), pairs);
+    }
 }

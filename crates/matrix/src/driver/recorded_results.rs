@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use retake_runner::metrics::{BUILT_IN, built_in};
-use retake_store::{RecordReader, RunFilter, Store};
+use retake_store::{RecordReader, RunFilter, RunStatus, Store};
 use retake_types::loop_record::matrix::{CellKey, CellLabels, CellRole, MatrixLoopPlan};
-use retake_types::{Effects, Kind, LoopId, Metrics, OutcomeKind, Run, RunId};
+use retake_types::{
+    Kind, LoopId, MeasuredIntent, MeasuredOutcome, MeasuredRun, Measurements, Metrics, OutcomeKind,
+    Run, RunId,
+};
 
 use crate::config::{CHROME, CODE};
 use crate::export::RunResults;
@@ -57,29 +60,43 @@ pub struct ResultRow {
 impl ResultRow {
     pub fn of(run: &Run) -> Option<(CellKey, Self)> {
         let labels = CellLabels::from_labels(&run.intent.request.labels)?;
+        Self::with_labels(run.into(), labels)
+    }
+
+    /// The same from the measured part of a run.
+    fn of_measured(run: MeasuredRun) -> Option<(CellKey, Self)> {
+        let labels = CellLabels::from_labels(&run.intent.request.labels)?;
+        Self::with_labels(run, labels)
+    }
+
+    fn with_labels(run: MeasuredRun, labels: CellLabels) -> Option<(CellKey, Self)> {
         let key = labels.iteration_of()?;
-        let outcome = run.outcome.as_ref()?;
+        let MeasuredRun { intent: MeasuredIntent { request, start_time }, outcome } = run;
+        let outcome = outcome?;
         // On another machine, the machine or the scheduler refuses a run; the command does not
         // fail.
         let refused = outcome.kind == OutcomeKind::NotStarted && outcome.ran_on.is_some();
         if refused || matches!(outcome.kind, OutcomeKind::Cancelled | OutcomeKind::Interrupted) {
             return None;
         }
-        let measured = outcome.effects.as_ref().and_then(Effects::measurements);
+        let ok = is_result(&outcome, &labels);
+        let measured = outcome.measurements.unwrap_or_else(|| Measurements {
+            metrics: built_in(Duration::from_millis(outcome.duration_ms), &outcome.usage),
+            ..Measurements::default()
+        });
+        let (node, environment) =
+            outcome.ran_on.map_or_else(Default::default, |there| (there.node, there.environment));
         let row = Self {
-            id: run.intent.id(),
-            session: run.intent.loop_id(),
-            node: outcome.ran_on.as_ref().and_then(|ran_on| ran_on.node.clone()),
-            environment: outcome
-                .ran_on
-                .as_ref()
-                .map_or_else(BTreeMap::new, |ran_on| ran_on.environment.clone()),
-            iteration: run.intent.iteration(),
-            block: labels.block.unwrap_or_else(|| run.intent.iteration()),
-            ok: is_result(run, &labels),
+            id: request.id,
+            session: request.position.id,
+            node,
+            environment,
+            iteration: request.position.iteration,
+            block: labels.block.unwrap_or(request.position.iteration),
+            ok,
             timed_out: outcome.kind == OutcomeKind::TimedOut,
             exit_code: outcome.exit_code.unwrap_or(1),
-            started: run.intent.start_time,
+            started: start_time,
             duration_ms: outcome.duration_ms,
             // A program given by path is identified by the path, not by its reported version.
             chrome: labels
@@ -95,13 +112,10 @@ impl ResultRow {
                 .into_iter()
                 .filter(|(name, _)| name != CHROME && name != CODE)
                 .collect(),
-            metrics: measured.map(|measured| measured.metrics.clone()).unwrap_or_else(|| {
-                let wall = Duration::from_millis(outcome.duration_ms);
-                built_in(wall, &outcome.usage)
-            }),
-            missing: measured.map(|measured| measured.missing.clone()).unwrap_or_default(),
+            metrics: measured.metrics,
+            missing: measured.missing,
             adaptive: labels.adaptive,
-            planned: measured.and_then(|measured| measured.planned),
+            planned: measured.planned,
             blocked: labels.blocked,
         };
         Some((key, row))
@@ -130,13 +144,10 @@ impl ResultRow {
 }
 
 /// Whether a run of the command counts as a result.
-pub(super) fn is_result(run: &Run, labels: &CellLabels) -> bool {
-    let outcome = run.outcome.as_ref();
-    let exited = outcome.filter(|outcome| outcome.kind == OutcomeKind::Exited);
-    let code = exited.and_then(|outcome| outcome.exit_code);
-    let measured = outcome.and_then(|o| o.effects.as_ref()).and_then(Effects::measurements);
-    measured.is_none_or(|measured| measured.missing.is_empty())
-        && (run.success() || code.is_some_and(|code| labels.ignore_failure.accepts(code)))
+pub(super) fn is_result(outcome: &MeasuredOutcome, labels: &CellLabels) -> bool {
+    let code = outcome.exit_code.filter(|_| outcome.kind == OutcomeKind::Exited);
+    outcome.measurements.as_ref().is_none_or(|measured| measured.missing.is_empty())
+        && (outcome.success() || code.is_some_and(|code| labels.ignore_failure.accepts(code)))
 }
 
 /// The results of cells, oldest first.
@@ -145,6 +156,8 @@ pub struct RecordedResults {
     rows: HashMap<CellKey, Vec<ResultRow>>,
     /// The loops that ran them, oldest first, with their plans if known.
     sessions: Vec<(LoopId, Option<MatrixLoopPlan>)>,
+    /// Their positions in that list.
+    places: HashMap<LoopId, usize>,
 }
 
 /// What a loop has added to the record, and erased from it.
@@ -175,6 +188,7 @@ impl RecordedResults {
             for rows in all.rows.values_mut() {
                 rows.retain(|row| !searched.contains(&row.session));
             }
+            all.number_sessions();
         }
         Ok(all)
     }
@@ -192,7 +206,6 @@ impl RecordedResults {
             let filter = RunFilter { kind: Some(Kind::Matrix), ..RunFilter::default() };
             collect(store, &filter, &wanted, &mut rows)?;
         }
-        rows.values_mut().for_each(|rows| rows.reverse());
         let mut started: HashMap<LoopId, Timestamp> = HashMap::new();
         for row in rows.values().flatten() {
             let first = started.entry(row.session).or_insert(row.started);
@@ -204,7 +217,14 @@ impl RecordedResults {
         // Imported runs belong to no loop of this record.
         let plan = |id| serde_json::from_str(&store.get_loop(id).ok()?.plan).ok();
         let sessions = sessions.into_iter().map(|(_, id)| (id, plan(id))).collect();
-        Ok(Self { rows, sessions })
+        let mut all = Self { rows, sessions, places: HashMap::new() };
+        all.number_sessions();
+        Ok(all)
+    }
+
+    fn number_sessions(&mut self) {
+        let ids = self.sessions.iter().enumerate();
+        self.places = ids.map(|(place, (id, _))| (*id, place)).collect();
     }
 
     /// Adds what a loop has recorded since; gives the same as reading everything again.
@@ -224,6 +244,7 @@ impl RecordedResults {
         // A loop without remaining results is dropped.
         let used: HashSet<LoopId> = self.rows.values().flatten().map(|row| row.session).collect();
         self.sessions.retain(|(id, _)| used.contains(id));
+        self.number_sessions();
     }
 
     /// The loop of a session, and the start of its first run.
@@ -279,12 +300,12 @@ impl RecordedResults {
     /// The successful runs by block, and the iterations of which all runs failed. A replaced run
     /// that could not be erased is not counted next to its replacement.
     pub fn results(&self, key: CellKey) -> (BTreeMap<Block, &ResultRow>, BTreeSet<u64>) {
-        let index = |session| self.sessions.iter().position(|(id, _)| *id == session);
         let mut results: BTreeMap<Block, &ResultRow> = BTreeMap::new();
         let mut tried: BTreeSet<u64> = BTreeSet::new();
         for row in self.of(key) {
             tried.insert(row.iteration);
-            let Some(session) = index(row.session).filter(|_| row.ok) else { continue };
+            let session = self.places.get(&row.session).copied();
+            let Some(session) = session.filter(|_| row.ok) else { continue };
             if self.session(session).is_some_and(|plan| plan.replaces) {
                 results.retain(|block, old| {
                     block.session == session || old.iteration != row.iteration
@@ -333,7 +354,11 @@ pub struct PhaseFailure {
 impl PhaseFailure {
     /// Those of a loop, oldest first.
     pub fn of_loop(store: &Store, loop_id: LoopId) -> retake_store::Result<Vec<Self>> {
-        let filter = RunFilter { loop_id: Some(loop_id), ..RunFilter::default() };
+        let filter = RunFilter {
+            loop_id: Some(loop_id),
+            status: Some(RunStatus::Failed),
+            ..RunFilter::default()
+        };
         let (mut failures, mut cursor) = (Vec::new(), None);
         loop {
             let page = store.list(&filter, cursor, PAGE)?;
@@ -356,23 +381,17 @@ impl PhaseFailure {
     }
 }
 
-/// Newest first, as the record lists them.
+/// Oldest first.
 fn collect(
     store: &dyn RecordReader,
     filter: &RunFilter,
     wanted: &HashSet<CellKey>,
     rows: &mut HashMap<CellKey, Vec<ResultRow>>,
 ) -> retake_store::Result<()> {
-    let mut cursor = None;
-    loop {
-        let page = store.list(filter, cursor, PAGE)?;
-        let found = page.runs.iter().filter_map(ResultRow::of);
-        for (key, row) in found.filter(|(key, _)| wanted.contains(key)) {
+    store.each_measured(filter, &mut |run| {
+        let row = ResultRow::of_measured(run).filter(|(key, _)| wanted.contains(key));
+        if let Some((key, row)) = row {
             rows.entry(key).or_default().push(row);
         }
-        cursor = page.next;
-        if cursor.is_none() {
-            return Ok(());
-        }
-    }
+    })
 }

@@ -94,7 +94,7 @@ fn cell_result(run: &Run) -> Option<CellResult> {
     let labels = CellLabels::from_labels(&run.intent.request.labels);
     Some(CellResult {
         id: run.intent.id(),
-        ok: labels.map_or_else(|| run.success(), |labels| is_result(run, &labels)),
+        ok: labels.map_or_else(|| run.success(), |labels| is_result(&(&**outcome).into(), &labels)),
         timed_out: outcome.kind == OutcomeKind::TimedOut,
         exit_code: outcome.exit_code.unwrap_or(1),
         duration_ms: outcome.duration_ms,

@@ -1,6 +1,6 @@
 //! The samples of a matrix, cell by cell, for statistics.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use retake_runner::metrics::SHELL_START;
 use retake_types::Better;
@@ -207,6 +207,11 @@ impl<'a> Samples<'a> {
         sessions: &BTreeSet<usize>,
     ) -> Vec<(String, Vec<String>)> {
         let keys: Vec<CellKey> = cells.iter().map(|&cell| self.keys[cell]).collect();
+        // One session on one machine is one environment; so it is with nearly every comparison.
+        let is_here = |key: &CellKey| self.recorded.of(*key).iter().all(|row| row.node.is_none());
+        if sessions.len() < 2 && keys.iter().all(is_here) {
+            return Vec::new();
+        }
         let environments = self.recorded.environments(&keys, sessions);
         let differing = |name: &&str| {
             let values = environments.iter().filter_map(|known| known.get(*name));
@@ -368,10 +373,12 @@ impl<'a> Samples<'a> {
 
     /// The cells, each with its comparison to its baseline.
     pub fn rows(&self, pairs: &[(usize, usize)], comparisons: &[Comparison]) -> Vec<CellRow> {
+        // Along the last axis in which it is not the baseline itself.
+        let changes: HashMap<usize, usize> =
+            pairs.iter().enumerate().map(|(place, &(_, b))| (b, place)).collect();
         let row = |cell: usize| {
             let (values, _) = self.shown(cell);
-            // Along the last axis in which it is not the baseline itself.
-            let change = pairs.iter().rposition(|&(_, b)| b == cell);
+            let change = changes.get(&cell).copied();
             CellRow {
                 name: self.matrix.varying_name(cell, &self.varying),
                 summary: summarise(&values),
@@ -427,9 +434,9 @@ impl<'a> Samples<'a> {
 
     pub fn table(&self) -> Table {
         let all: Vec<usize> = (0..self.cells.len()).collect();
+        let every = self.interleaved(&all);
         let cell = |index: usize| {
             let (values, blocks) = self.shown(index);
-            let every = self.interleaved(&all);
             Measured {
                 place: self.matrix.cells[index].0.iter().map(|at| *at as usize).collect(),
                 values,

@@ -41,8 +41,12 @@ impl ComparedPairs {
         let mut pairs = baselines(matrix);
         pairs.retain(|&(a, b)| configured(a) && configured(b));
         let usual: Vec<usize> = (0..pairs.len()).collect();
+        let mut places: HashMap<(usize, usize), usize> = HashMap::new();
+        if gates.iter().any(|gate| gate.against.is_some()) {
+            places = pairs.iter().enumerate().map(|(place, pair)| (*pair, place)).collect();
+        }
         let mut place = |pair: (usize, usize)| {
-            pairs.iter().position(|known| *known == pair).unwrap_or_else(|| {
+            *places.entry(pair).or_insert_with(|| {
                 pairs.push(pair);
                 pairs.len() - 1
             })

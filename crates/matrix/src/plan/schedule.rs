@@ -65,6 +65,8 @@ struct CellState {
     warmups_left: u64,
     /// Iterations neither done nor failed.
     open: usize,
+    /// Those of them that were not handed out.
+    waiting: usize,
     ok_this_time: usize,
     skipped: bool,
 }
@@ -165,10 +167,13 @@ impl CellSchedule {
         }
         let mut states =
             vec![
-                CellState { warmups_left: 0, open: 0, ok_this_time: 0, skipped: false };
+                CellState { warmups_left: 0, open: 0, waiting: 0, ok_this_time: 0, skipped: false };
                 cells.len()
             ];
-        slots.iter().for_each(|(index, ..)| states[*index as usize].open += 1);
+        for (index, ..) in &slots {
+            let state = &mut states[*index as usize];
+            (state.open, state.waiting) = (state.open + 1, state.waiting + 1);
+        }
         let mut warmups = Vec::new();
         for round in 0..options.warmup {
             let start = warmups.len();
@@ -224,6 +229,7 @@ impl CellSchedule {
             self.next_slot += 1;
             let cell = index as usize;
             if !self.cells[cell].skipped {
+                self.cells[cell].waiting -= 1;
                 self.slots_in_flight += 1;
                 self.handed_out += 1;
                 let number = self.handed_out;
@@ -288,8 +294,7 @@ impl CellSchedule {
         let state = &mut self.cells[cell];
         if !state.skipped {
             state.skipped = true;
-            let left = self.slots[self.next_slot..].iter().filter(|(p, ..)| *p as usize == cell);
-            self.total -= left.count();
+            self.total -= state.waiting;
         }
     }
 

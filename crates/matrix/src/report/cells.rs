@@ -1,5 +1,7 @@
 //! The cells of one metric: their medians as a table, and the samples of each as a histogram.
 
+use std::collections::{HashMap, HashSet};
+
 use retake_runner::html::Html;
 
 use super::html::{CARDS, END_OF_TABLE, TABLE};
@@ -12,10 +14,15 @@ pub(super) fn heat_map(html: &mut Html, table: &Table, unit: Option<&str>) {
     let Some(down) = table.axes.first() else { return };
     let across = &table.axes[1..];
     let mut columns: Vec<&[usize]> = Vec::new();
+    let mut known: HashSet<&[usize]> = HashSet::new();
+    let mut cells: HashMap<&[usize], &Measured> = HashMap::new();
+    let mut rows = vec![false; down.values.len()];
     for cell in &table.cells {
-        if !columns.contains(&&cell.place[1..]) {
+        if known.insert(&cell.place[1..]) {
             columns.push(&cell.place[1..]);
         }
+        cells.entry(&cell.place).or_insert(cell);
+        rows[cell.place[0]] = true;
     }
     let base = table.cells.iter().find_map(|cell| summarise(&cell.values)).map(|s| s.median);
     html.markup("<h3>Medians</h3>\n<p class=\"legend\">Median of ").text(&table.metric);
@@ -38,13 +45,13 @@ pub(super) fn heat_map(html: &mut Html, table: &Table, unit: Option<&str>) {
     }
     html.markup("</tr>\n");
     for (row, value) in down.values.iter().enumerate() {
-        if !table.cells.iter().any(|cell| cell.place[0] == row) {
+        if !rows[row] {
             continue;
         }
         html.fill("<tr><th>{}</th>", &[value]);
         for column in &columns {
-            let cell = table.cells.iter().find(|c| c.place[0] == row && &c.place[1..] == *column);
-            heat_map_cell(html, cell, base, unit);
+            let place = [&[row], *column].concat();
+            heat_map_cell(html, cells.get(&place[..]).copied(), base, unit);
         }
         html.markup("</tr>\n");
     }

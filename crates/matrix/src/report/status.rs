@@ -1,6 +1,6 @@
 //! The progress of a matrix: counts for each cell, as JSON and as a grid.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -133,7 +133,18 @@ struct Layout<'a> {
     down: Option<&'a Axis>,
     rows: Vec<String>,
     columns: Vec<String>,
-    places: BTreeMap<(String, String), &'a StatusCell>,
+    /// By row and column.
+    places: HashMap<(usize, usize), &'a StatusCell>,
+}
+
+/// The place of a name in a list, at whose end it is added unless it is there.
+fn place_of(name: String, names: &mut Vec<String>, known: &mut HashMap<String, usize>) -> usize {
+    if let Some(place) = known.get(&name) {
+        return *place;
+    }
+    names.push(name.clone());
+    known.insert(name, names.len() - 1);
+    names.len() - 1
 }
 
 impl<'a> Layout<'a> {
@@ -156,15 +167,11 @@ impl<'a> Layout<'a> {
             labels.join(" ")
         };
         let (mut rows, mut columns): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
-        let mut places = BTreeMap::new();
+        let (mut known_rows, mut known_columns) = (HashMap::new(), HashMap::new());
+        let mut places = HashMap::new();
         for cell in cells {
-            let (row, column) = (row_of(cell), column_of(cell));
-            if !rows.contains(&row) {
-                rows.push(row.clone());
-            }
-            if !columns.contains(&column) {
-                columns.push(column.clone());
-            }
+            let row = place_of(row_of(cell), &mut rows, &mut known_rows);
+            let column = place_of(column_of(cell), &mut columns, &mut known_columns);
             places.insert((row, column), cell);
         }
         Self { down, rows, columns, places }
@@ -184,11 +191,9 @@ pub fn compact(axes: &[Axis], cells: &[StatusCell]) -> String {
     let names = layout.rows.iter().map(String::as_str).chain([layout.corner()]);
     let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
-    for row in &layout.rows {
-        let mark = |column: &String| {
-            layout.places.get(&(row.clone(), column.clone())).map_or(' ', |cell| cell.mark())
-        };
-        let marks: String = layout.columns.iter().map(mark).collect();
+    for (at, row) in layout.rows.iter().enumerate() {
+        let mark = |column: usize| layout.places.get(&(at, column)).map_or(' ', |cell| cell.mark());
+        let marks: String = (0..layout.columns.len()).map(mark).collect();
         let pad = " ".repeat(width - row.chars().count());
         text += format!("{row}{pad}  {}", marks.trim_end()).trim_start();
         text.push('\n');
@@ -206,12 +211,12 @@ pub fn grid(axes: &[Axis], cells: &[StatusCell]) -> String {
     let Layout { rows, columns, places, .. } = layout;
     let mut lines =
         vec![std::iter::once(corner.to_owned()).chain(columns.iter().cloned()).collect::<Vec<_>>()];
-    for row in &rows {
-        let cell = |column: &String| {
-            let cell = places.get(&(row.clone(), column.clone()));
+    for (at, row) in rows.iter().enumerate() {
+        let cell = |column: usize| {
+            let cell = places.get(&(at, column));
             cell.map_or_else(|| "-".to_owned(), |cell| cell.text())
         };
-        lines.push(std::iter::once(row.clone()).chain(columns.iter().map(cell)).collect());
+        lines.push(std::iter::once(row.clone()).chain((0..columns.len()).map(cell)).collect());
     }
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
     let widths: Vec<usize> = (0..=columns.len()).map(|c| width(c).unwrap_or(0)).collect();

@@ -6,6 +6,7 @@ pub(crate) mod host_runs;
 pub(crate) mod interleaved;
 pub(crate) mod lines;
 pub(crate) mod loops;
+mod measured_runs;
 pub(crate) mod output;
 pub(crate) mod output_reader;
 pub(crate) mod output_since;

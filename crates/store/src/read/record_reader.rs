@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use jiff::Timestamp;
-use retake_types::{Kind, LoopId, Run, RunId, Stream};
+use retake_types::{Kind, LoopId, MeasuredRun, Run, RunId, Stream};
 
 use crate::base::live_file::Liveness;
 use crate::read::grouped_runs::GroupedPage;
@@ -22,6 +22,9 @@ use crate::read::runs_over_time::{TimeSlice, Totals};
 use crate::read::search::{SearchEffort, SearchResults};
 use crate::read::test_history::TestHistory;
 use crate::{Error, Result, Store};
+
+/// Whole runs in memory at once where only their measurements are needed.
+const MEASURED_PAGE: usize = 2000;
 
 /// A readable record. Its functions are documented at [`Store`].
 pub trait RecordReader {
@@ -80,6 +83,23 @@ pub trait RecordReader {
         limit: usize,
         effort: SearchEffort,
     ) -> Result<SearchResults>;
+
+    /// Those that a filter lets through, oldest first, with what is measured of each.
+    fn each_measured(&self, filter: &RunFilter, take: &mut dyn FnMut(MeasuredRun)) -> Result<()> {
+        let (order, mut cursor) = (StartOrder::OldestFirst, None);
+        loop {
+            let (page, unreadable) =
+                self.list_in(RunDetail::Whole, order, filter, cursor, MEASURED_PAGE)?;
+            if let Some(error) = unreadable.into_iter().next() {
+                return Err(error);
+            }
+            page.runs.iter().for_each(|run| take(run.into()));
+            cursor = page.next;
+            if cursor.is_none() {
+                return Ok(());
+            }
+        }
+    }
 
     fn neighbours(&self, run: &Run, series: &RunSeries) -> Result<RunNeighbours>;
     fn watched_between(&self, a: &Run, b: &Run, most: usize) -> Result<RunsBetween>;
@@ -213,6 +233,10 @@ impl RecordReader for Store {
         effort: SearchEffort,
     ) -> Result<SearchResults> {
         Self::search_from(self, text, filter, from, limit, effort)
+    }
+
+    fn each_measured(&self, filter: &RunFilter, take: &mut dyn FnMut(MeasuredRun)) -> Result<()> {
+        Self::each_measured(self, filter, take)
     }
 
     fn neighbours(&self, run: &Run, series: &RunSeries) -> Result<RunNeighbours> {

@@ -24,7 +24,11 @@ pub type MetricText = Cow<'static, str>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     pub value: f64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "metric_text::read_unit"
+    )]
     pub unit: Option<MetricText>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub better: Option<Better>,
@@ -37,6 +41,7 @@ pub type Metrics = BTreeMap<MetricText, Metric>;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Measurements {
+    #[serde(deserialize_with = "metric_text::read_metrics")]
     pub metrics: Metrics,
     /// How many iterations its cell had planned when it ran. Not a label, since labels are indexed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,6 +52,104 @@ pub struct Measurements {
     /// Required metrics that the run did not report; with any missing, the run measured nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+}
+
+/// Reads names and units, those of retake itself without a copy of each.
+pub(crate) mod metric_text {
+    use std::fmt;
+
+    use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+
+    use super::{Metric, MetricText, Metrics};
+
+    /// What every iteration is measured by, and its units. A word that is not here is copied.
+    const OWN: [&str; 13] = [
+        "KB",
+        "cache-misses",
+        "context-switches",
+        "cpu",
+        "cycles",
+        "instructions",
+        "ms",
+        "page-faults",
+        "rss",
+        "shell-start",
+        "sys",
+        "user",
+        "wall",
+    ];
+
+    struct Word(MetricText);
+
+    impl<'de> Deserialize<'de> for Word {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Words;
+            impl Visitor<'_> for Words {
+                type Value = Word;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("a string")
+                }
+
+                fn visit_str<E>(self, text: &str) -> Result<Word, E> {
+                    Ok(Word(match OWN.binary_search(&text) {
+                        Ok(at) => OWN[at].into(),
+                        Err(_) => text.to_owned().into(),
+                    }))
+                }
+            }
+            deserializer.deserialize_str(Words)
+        }
+    }
+
+    pub(crate) fn read_unit<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<MetricText>, D::Error> {
+        Ok(Option::<Word>::deserialize(deserializer)?.map(|Word(text)| text))
+    }
+
+    pub(crate) fn read_metrics<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Metrics, D::Error> {
+        struct All;
+        impl<'de> Visitor<'de> for All {
+            type Value = Metrics;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("metrics by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Metrics, A::Error> {
+                let mut metrics = Metrics::new();
+                while let Some(Word(name)) = map.next_key()? {
+                    metrics.insert(name, map.next_value::<Metric>()?);
+                }
+                Ok(metrics)
+            }
+        }
+        deserializer.deserialize_map(All)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use crate::Measurements;
+
+        #[test]
+        fn words_of_retake_are_not_copied_and_others_are_read_as_they_are() {
+            assert!(OWN.is_sorted());
+            let text = r#"{"metrics":{"wall":{"value":1.5,"unit":"ms"},
+                           "frames\u0021":{"value":2.0,"unit":"f/s","better":"higher"}}}"#;
+            let read: Measurements = serde_json::from_str(text).unwrap();
+            let shown = read.metrics.iter().map(|(name, metric)| (&**name, metric.unit.as_deref()));
+            let shown: Vec<_> = shown.collect();
+            assert_eq!(shown, [("frames!", Some("f/s")), ("wall", Some("ms"))]);
+            let borrowed = |text: &MetricText| matches!(text, MetricText::Borrowed(_));
+            assert!(read.metrics.keys().any(borrowed) && !read.metrics.keys().all(borrowed));
+            let again = serde_json::to_string(&read).unwrap();
+            assert_eq!(serde_json::from_str::<Measurements>(&again).unwrap(), read);
+        }
+    }
 }
 
 impl Measurements {

@@ -7,6 +7,7 @@ mod measurements;
 mod observations;
 mod test_results;
 
+pub(crate) use measurements::metric_text;
 pub use measurements::{Better, Measurements, Metric, MetricText, Metrics};
 pub use observations::{LineChange, Observations, ProgressReason, RenamedPath, RunProgress};
 pub use test_results::{

@@ -14,6 +14,7 @@ use super::loop_id;
 use crate::app::App;
 use crate::error::{ApiError, RequestError};
 use crate::live::{self, Listener};
+use crate::loops::agent::IterationWindow;
 use crate::loops::control::{self, ActionResult, LoopAction};
 use crate::loops::{LoopQuery, LoopSummary, LoopView, RunningLoops};
 use crate::params::Params;
@@ -61,7 +62,14 @@ pub(crate) async fn loops(
 /// The part of a loop that an address asks for.
 pub(crate) fn loop_query(params: &Params) -> Result<LoopQuery, RequestError> {
     let metric = params.get("metric").map(str::to_owned);
-    Ok(LoopQuery { metric, after: params.number("after")?.unwrap_or(0) })
+    let iterations = IterationWindow {
+        before: params.parsed("before", "the number of an iteration")?,
+        limit: match params.get("limit") {
+            Some(_) => Some(params.limit(0, usize::MAX)?),
+            None => None,
+        },
+    };
+    Ok(LoopQuery { metric, after: params.number("after")?.unwrap_or(0), iterations })
 }
 
 pub(crate) async fn one_loop(

@@ -1,9 +1,10 @@
 //! An agent's loop: its iterations, and the events between them.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use retake_agent::display;
+use retake_agent::driver::iterations_backwards::{IterationsBackwards, PastEvent};
+use retake_agent::driver::recorded_loop;
+use retake_agent::history::LoopTotals;
 use retake_types::loop_record::agent::{AgentEntry, Iteration, IterationStatus};
 use retake_types::{LoopId, RunId};
 use serde::Serialize;
@@ -13,15 +14,28 @@ use super::{LoopSummary, RecordedPlan};
 use crate::error::RequestError;
 use crate::store_pool::Store;
 
-/// Entries contain whole prompts and outputs, so only a few are in memory at once.
-const PAGE: usize = 32;
-/// The number of notes that are shown, the newest ones.
+/// The number of notes shown with a page of iterations, the newest ones.
 const MAX_NOTES: usize = 200;
+
+/// The requested iterations of a loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct IterationWindow {
+    /// Iterations before this number; the last ones for `None`.
+    pub(crate) before: Option<u32>,
+    /// Maximum number; all for `None`.
+    pub(crate) limit: Option<usize>,
+}
 
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AgentDetail {
+    /// Of the window, oldest first.
     pub(crate) iterations: Vec<IterationSummary>,
+    /// The value of `before` for the previous page; `None` if these are the first iterations.
+    pub(crate) next: Option<u32>,
+    /// Of all iterations.
+    pub(crate) totals: LoopTotals,
+    /// Events between the iterations of the window.
     pub(crate) notes: Vec<Note>,
     /// The agent's last activity, oldest first.
     #[serde(rename = "feed")]
@@ -89,41 +103,44 @@ impl IterationSummary {
 }
 
 impl AgentDetail {
-    pub(super) fn read(store: &Store, summary: &LoopSummary) -> Result<Self, RequestError> {
-        let mut iterations: BTreeMap<u32, IterationSummary> = BTreeMap::new();
-        let mut notes = Vec::new();
-        let mut after = 0;
-        loop {
-            let entries = store.loop_entries(summary.id, after, PAGE)?;
-            let Some(last) = entries.last() else { break };
-            after = last.seq;
-            for stored in &entries {
-                // Skip entries that only a later release knows.
-                let Some(entry) = AgentEntry::parse(&stored.body) else { continue };
-                notes.extend(note(&entry).map(|text| Note { at: stored.at, text }));
-                match entry {
-                    AgentEntry::Iteration { iteration } => {
-                        iterations.insert(iteration.number, IterationSummary::new(&iteration));
-                    }
-                    // The attempt does not count, so the next one gets its number.
-                    AgentEntry::Attempt { number, .. }
-                        if iterations.get(&number).is_some_and(|one| !one.status.is_final()) =>
-                    {
-                        iterations.remove(&number);
-                    }
-                    _ => {}
+    pub(super) fn read(
+        store: &Store,
+        summary: &LoopSummary,
+        window: IterationWindow,
+    ) -> Result<Self, RequestError> {
+        let most = window.limit.unwrap_or(usize::MAX);
+        let (mut iterations, mut notes, mut next) = (Vec::new(), Vec::new(), None);
+        let mut past = match window.before {
+            Some(number) => {
+                IterationsBackwards::up_to(store, summary.id, number.saturating_sub(1))?
+            }
+            None => IterationsBackwards::new(store, summary.id)?,
+        };
+        while let Some(event) = past.next_event()? {
+            match event {
+                PastEvent::Iteration(_) if iterations.len() == most => {
+                    next = iterations.last().map(|last: &IterationSummary| last.number);
+                    break;
                 }
+                PastEvent::Iteration(iteration) => {
+                    iterations.push(IterationSummary::new(&iteration));
+                }
+                PastEvent::Other(at, entry) if notes.len() < MAX_NOTES => {
+                    notes.extend(note(&entry).map(|text| Note { at, text }));
+                }
+                PastEvent::Other(..) => {}
             }
         }
-        let excess = notes.len().saturating_sub(MAX_NOTES);
-        notes.drain(..excess);
-        let iterations: Vec<IterationSummary> = iterations.into_values().collect();
-        let current = iterations.last().and_then(|iteration| iteration.run_id);
+        iterations.reverse();
+        notes.reverse();
+        let totals = recorded_loop::totals(store, summary.id)?;
+        let last = iterations.last().filter(|_| window.before.is_none());
+        let current = last.and_then(|iteration| iteration.run_id);
         let activity = match (&summary.plan, current) {
             (RecordedPlan::Agent(plan), Some(id)) => agent_activity::recent(store, id, plan),
             _ => Vec::new(),
         };
-        Ok(Self { iterations, notes, activity })
+        Ok(Self { iterations, next, totals, notes, activity })
     }
 }
 

@@ -244,6 +244,8 @@ pub(crate) struct LoopQuery {
     pub(crate) metric: Option<String>,
     /// The timeline begins after this entry.
     pub(crate) after: u64,
+    /// Of an agent.
+    pub(crate) iterations: agent::IterationWindow,
 }
 
 impl LoopView {
@@ -261,7 +263,9 @@ impl LoopView {
                 let running = summary.running;
                 LoopDetail::Fleet(fleet::FleetDetail::read(store, id, running)?)
             }
-            Kind::Agent => LoopDetail::Agent(agent::AgentDetail::read(store, &summary)?),
+            Kind::Agent => {
+                LoopDetail::Agent(agent::AgentDetail::read(store, &summary, query.iterations)?)
+            }
             Kind::Matrix => {
                 LoopDetail::Matrix(Box::new(matrix::MatrixDetail::read(store, &summary, query)?))
             }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use retake_agent::history::LoopTotals;
 use retake_runner::html::Html;
 use retake_types::loop_record::agent::IterationStatus;
 use retake_types::text;
@@ -13,9 +14,10 @@ use crate::chart::{Chart, Series, Shape, Unit};
 use crate::loops::agent::{AgentDetail, IterationSummary};
 use crate::loops::control::PendingRequests;
 use crate::loops::{LoopSummary, RecordedPlan};
+use crate::params::Params;
 
-/// Number of iterations in the table and the charts, the newest ones.
-const MAX_ITERATIONS: usize = 200;
+/// Number of iterations on a page, each with a row and in the charts.
+pub(super) const ITERATIONS: usize = 50;
 
 /// Hidden until the script, which they need, shows them.
 pub(super) fn buttons(html: &mut Html, pending: PendingRequests, summary: &LoopSummary) {
@@ -46,25 +48,26 @@ pub(super) fn buttons(html: &mut Html, pending: PendingRequests, summary: &LoopS
     html.markup("</div>");
 }
 
-pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary) {
-    let steps = &agent.iterations[agent.iterations.len().saturating_sub(MAX_ITERATIONS)..];
+pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary, params: &Params) {
+    let steps = &agent.iterations[..];
     let limit = match &summary.plan {
         RecordedPlan::Agent(plan) => Some(u64::from(plan.max_iterations)),
         _ => None,
     };
-    totals(html, agent, limit);
+    totals(html, &agent.totals, limit);
     if !steps.is_empty() {
         timeline(html, steps, agent, summary);
     }
     if steps.len() > 1 {
-        charts(html, steps);
+        charts(html, steps, agent.next.is_none());
     }
     html.markup("<section><h2>Iterations</h2>");
     if steps.is_empty() {
         html.markup("<p class=\"empty\">No iteration yet.</p>");
     } else {
-        table(html, steps, agent.iterations.len());
+        table(html, steps);
     }
+    pages(html, agent, summary, params);
     html.markup("</section>");
     if !agent.notes.is_empty() {
         html.markup("<section><h2>Notes</h2><ol class=\"notes\">");
@@ -79,13 +82,30 @@ pub(super) fn write(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary)
     }
 }
 
+/// Links to newer and older iterations.
+fn pages(html: &mut Html, agent: &AgentDetail, summary: &LoopSummary, params: &Params) {
+    let before = params.get("before").is_some();
+    if !before && agent.next.is_none() {
+        return;
+    }
+    let page = |number: &str| params.with(&format!("/loops/{}", summary.id), &[("before", number)]);
+    html.markup("<p class=\"pages\">");
+    if before {
+        html.link(&page(""), "Newest").markup(" ");
+    }
+    if let Some(next) = agent.next {
+        html.markup("<a rel=\"next\"").attr("href", page(&next.to_string()));
+        html.markup(">Older</a>");
+    }
+    html.markup("</p>");
+}
+
 /// How many iterations are completed; the others and the limit in words.
-fn counted(steps: &[IterationSummary], limit: Option<u64>) -> (String, String) {
-    let completed = steps.iter().filter(|step| step.status == IterationStatus::Completed).count();
-    let running = steps.iter().filter(|step| !step.status.is_final()).count();
-    let others = steps.len() - completed - running;
+fn counted(totals: &LoopTotals, limit: Option<u64>) -> (String, String) {
+    let LoopTotals { completed, open, iterations, .. } = *totals;
+    let others = iterations.saturating_sub(completed + open);
     let mut words = "completed".to_owned();
-    for (count, word) in [(running, "running"), (others, "not completed")] {
+    for (count, word) in [(open, "running"), (others, "not completed")] {
         if count > 0 {
             words += &format!(", {count} {word}");
         }
@@ -96,14 +116,8 @@ fn counted(steps: &[IterationSummary], limit: Option<u64>) -> (String, String) {
     (completed.to_string(), words)
 }
 
-fn totals(html: &mut Html, agent: &AgentDetail, limit: Option<u64>) {
-    let steps = &agent.iterations;
-    // The sum of no values would be -0.
-    let cost = steps.iter().filter_map(|step| step.cost_usd).fold(0.0, |all, one| all + one);
-    let tokens: u64 = steps.iter().filter_map(|step| step.tokens).sum();
-    let time: u64 = steps.iter().filter_map(|step| step.duration_ms).sum();
-    let tests = steps.iter().rev().find_map(|step| Some((step.tests_passed?, step.tests_total?)));
-    let (completed, others) = counted(steps, limit);
+fn totals(html: &mut Html, totals: &LoopTotals, limit: Option<u64>) {
+    let (completed, others) = counted(totals, limit);
     html.markup("<section class=\"tiles\">");
     html.markup("<div class=\"tile\"><h2>Iterations</h2><p class=\"big\">").text(&completed);
     html.markup("</p><p>").text(&others).markup("</p></div>");
@@ -111,11 +125,11 @@ fn totals(html: &mut Html, agent: &AgentDetail, limit: Option<u64>) {
         html.markup("<div class=\"tile\"><h2>").markup(name).markup("</h2><p class=\"big\">");
         html.text(&value).markup("</p></div>");
     };
-    tile("Cost", format!("${cost:.2}"));
-    tile("Tokens", amount(tokens));
-    tile("Time", text::duration(Duration::from_millis(time)));
-    if let Some((passed, total)) = tests {
-        tile("Tests passed", format!("{passed} of {total}"));
+    tile("Cost", format!("${:.2}", totals.spent.cost_usd));
+    tile("Tokens", amount(totals.spent.tokens));
+    tile("Time", text::duration(Duration::from_millis(totals.duration_ms)));
+    if let Some(tests) = totals.last_tests {
+        tile("Tests passed", format!("{} of {}", tests.passed, tests.total));
     }
     html.markup("</section>");
 }
@@ -128,7 +142,8 @@ fn amount(number: u64) -> String {
     }
 }
 
-fn charts(html: &mut Html, steps: &[IterationSummary]) {
+/// `whole`: nothing was before these.
+fn charts(html: &mut Html, steps: &[IterationSummary], whole: bool) {
     html.markup("<section class=\"charts\"><div class=\"pair\">");
     let titles: Vec<String> =
         steps.iter().map(|step| format!("iteration {}: {}", step.number, step.status)).collect();
@@ -177,8 +192,11 @@ fn charts(html: &mut Html, steps: &[IterationSummary]) {
     }
     if costs.iter().flatten().count() > 1 {
         draw(
-            "Cost so far, in US dollars",
-            "Cost of all iterations so far in US dollars",
+            match whole {
+                true => "Cost so far, in US dollars",
+                false => "Cost of these iterations so far, in US dollars",
+            },
+            "Cost of the iterations so far in US dollars",
             &[Series { class: "p50", values: &sums }],
             Shape::Lines,
             Unit::Dollars,
@@ -253,7 +271,7 @@ fn timeline(
     html.markup(" later</span></p></section>");
 }
 
-fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
+fn table(html: &mut Html, steps: &[IterationSummary]) {
     // A value that no agent of this loop reports gets no column.
     let has = |value: fn(&IterationSummary) -> bool| steps.iter().any(value);
     let tests = has(|step| step.tests_total.is_some());
@@ -311,11 +329,6 @@ fn table(html: &mut Html, steps: &[IterationSummary], all: usize) {
         html.text(summary.lines().next().unwrap_or_default()).markup("</td></tr>");
     }
     html.markup("</tbody></table></div>");
-    if all > steps.len() {
-        html.markup("<p class=\"faint\">")
-            .text(all - steps.len())
-            .markup(" earlier iterations are not shown.</p>");
-    }
 }
 
 /// How many files an iteration created, changed and deleted.

@@ -59,7 +59,9 @@ pub(crate) async fn one_loop(
 ) -> Result<HtmlResponse, PageError> {
     let params = Params::from_uri(&uri);
     let id = loop_id(&id)?;
-    let view = app.loop_view(id, loop_query(&params)?).await?;
+    let mut query = loop_query(&params)?;
+    query.iterations.limit = Some(agent::ITERATIONS);
+    let view = app.loop_view(id, query).await?;
     let (workspaces, plan) = (app.workspaces.clone(), view.summary.plan.clone());
     let (runs, pending) = app
         .store
@@ -83,7 +85,7 @@ pub(crate) async fn one_loop(
     }
     main.markup("<div id=\"detail\" data-live>");
     match &view.detail {
-        LoopDetail::Agent(detail) => agent::write(&mut main, detail, &view.summary),
+        LoopDetail::Agent(detail) => agent::write(&mut main, detail, &view.summary, &params),
         LoopDetail::Fleet(detail) => {
             fleet::write(&mut main, detail, &view.summary, app.rerun.is_some());
         }

@@ -12,8 +12,10 @@ pub(super) fn agents(page: &mut Page, largest: u64) -> Result<(), String> {
     page.section(
         "Iterations of an agent's loop",
         "An agent that only prints its result, in a project without files. Wall and CPU time are of the whole loop, \
-         the agent's own included, for each iteration; the largest resident set is of any process of it. Showing \
-         the workspace afterwards is in milliseconds.",
+         the agent's own included, for each iteration; the largest resident set is of any process of it. What is \
+         shown of the workspace afterwards is in milliseconds. Bytes on disk are of the record with its log and with \
+         what is kept of tracked files to count changed lines: for those at most 1 MiB more than twice what is in use. \
+         A record grows by whole pieces, which few iterations do not fill.",
     );
     let steps = steps(largest, 100);
     let mut growth = Growth::new(&steps);
@@ -37,6 +39,7 @@ pub(super) fn agents(page: &mut Page, largest: u64) -> Result<(), String> {
             ("agent list", "agent list".to_owned()),
             ("agent show --last 10", "agent show loop --last 10".to_owned()),
             ("agent show, the last iteration", format!("agent show loop {iterations}")),
+            ("agent show, one in the middle", format!("agent show loop {}", iterations / 2)),
         ] {
             growth.add(name, Expected::Same, answer_ms(&line(&words), 11)?);
         }

@@ -18,7 +18,8 @@ use crate::page::Page;
 /// Runs of the largest record; [`LARGEST_VARIABLE`] overrides it. Ten million take an hour more, 20 GB,
 /// and another 20 GB in PostgreSQL.
 const LARGEST: u64 = 1_000_000;
-/// A smaller value also makes loops, matrices and trees smaller; a larger one does not make them larger.
+/// Loops, matrices and trees become smaller with a smaller record, and not larger with a larger one: loops have
+/// a hundredth of its runs as iterations, matrices a tenth as cells, trees as many files.
 const LARGEST_VARIABLE: &str = "RETAKE_BENCH_RUNS";
 
 pub(crate) fn run() -> Result<(), String> {
@@ -31,10 +32,11 @@ pub(crate) fn run() -> Result<(), String> {
     let mut page = Page::new(
         "growth: the cost of larger amounts",
         "`cargo xtask bench growth` writes this page. Each column has ten times as much as the one before. `ten times \
-         as much` is the last column over the one before it, and `expected` is the goal: 1 where \
-         the amount must not matter, 10 where all of it is read or \
-         written. A figure that is larger by more than 60 % is marked. \
-         Whole processes of the program; times are medians where a step is quick enough to be repeated.",
+         as much` is the last column over the one before it, and `expected` what that should be: 1 where the amount \
+         must not matter, 10 where all of it is read or made. A figure that is larger by more than 60 % is marked. \
+         Whole processes of the program; times are medians where a step is quick enough to be repeated. The last columns \
+         are 1,000,000 runs, 10,000 iterations, 100,000 cells and 1,000,000 files, unless `RETAKE_BENCH_RUNS` says how \
+         many runs there are: 100000 makes everything a tenth, 10000000 makes the record alone larger.",
     );
     records::run(&mut page, largest)?;
     let rest = largest.min(LARGEST);
