@@ -16,7 +16,7 @@ use crate::page::Page;
 
 const RUNS: u64 = 100_000;
 /// Rows of each of the large tables that questions are asked of, unless [`ROWS_VARIABLE`] says how many. Ten
-/// million take a quarter of an hour and 15 GB.
+/// million take some minutes and 9 GB.
 const ROWS: u64 = 1_000_000;
 const ROWS_VARIABLE: &str = "RETAKE_BENCH_ROWS";
 /// The time over which they are spread.
