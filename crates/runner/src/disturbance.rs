@@ -19,7 +19,7 @@ const SHORTEST: Duration = Duration::from_millis(500);
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The period of a measurement.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct MachineWatch {
     begun: MachineState,
     /// The CPU time that retake had used by then.
@@ -44,6 +44,13 @@ impl MachineWatch {
 
     /// Disturbances since the start.
     pub fn so_far(&self, keepers: &[i32], workers: usize) -> Vec<Disturbance> {
+        if !self.is_long_enough() {
+            return self.begun.soon_after(Path::new("/")).since(
+                &self.begun,
+                Duration::ZERO,
+                workers,
+            );
+        }
         let ours = used_by_us(keepers).saturating_sub(self.ours);
         MachineState::now().since(&self.begun, ours, workers)
     }
@@ -80,30 +87,25 @@ impl MachineState {
     fn read(root: &Path) -> Self {
         let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
         let stat = text("proc/stat").unwrap_or_default();
-        let throttled = |cpu: usize| {
-            let count = "thermal_throttle/core_throttle_count";
-            text(&format!("sys/devices/system/cpu/cpu{cpu}/{count}"))?.trim().parse::<u64>().ok()
-        };
-        // A machine counts for all of its CPUs; a virtual one may not count at all.
-        let counts: Vec<u64> = match throttled(0) {
-            Some(first) => {
-                let others = (1..cpu_lines(&stat)).filter_map(throttled);
-                std::iter::once(first).chain(others).collect()
-            }
-            None => Vec::new(),
-        };
-        let limits = text("sys/fs/cgroup/cpu.stat").or_else(|| text("sys/fs/cgroup/cpu/cpu.stat"));
+        let all_cpus = cpu_lines(&stat);
         Self {
             at: Instant::now(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            all_cpus: Some(cpu_lines(&stat)).filter(|count| *count > 0),
+            all_cpus: Some(all_cpus).filter(|count| *count > 0),
             busy: ticks(&stat),
             running: field(&stat, "procs_running").and_then(|count| usize::try_from(count).ok()),
             governor: text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
                 .map(|text| text.trim().to_owned()),
-            throttled: (!counts.is_empty()).then(|| counts.iter().sum()),
-            limited: limits.and_then(|text| field(&text, "nr_throttled")),
+            throttled: throttled(root, all_cpus),
+            limited: limited(root),
         }
+    }
+
+    /// A state too soon after this one to say anything about the load, which is not read again: with
+    /// many CPUs, the kernel takes longer for that than a short run.
+    fn soon_after(&self, root: &Path) -> Self {
+        let throttled = self.throttled.and_then(|_| throttled(root, self.counted_cpus()));
+        Self { at: Instant::now(), throttled, limited: limited(root), ..self.clone() }
     }
 
     /// How many CPUs the counters cover.
@@ -172,6 +174,25 @@ impl MachineState {
     }
 }
 
+/// How often CPUs were slowed down because of their temperature. A machine counts for all of its CPUs;
+/// a virtual one may not count at all.
+fn throttled(root: &Path, cpus: usize) -> Option<u64> {
+    let count = |cpu: usize| {
+        let count = "thermal_throttle/core_throttle_count";
+        let path = root.join(format!("sys/devices/system/cpu/cpu{cpu}/{count}"));
+        std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+    };
+    let first = count(0)?;
+    Some(first + (1..cpus).filter_map(count).sum::<u64>())
+}
+
+/// How often a CPU limit stopped this process.
+fn limited(root: &Path) -> Option<u64> {
+    let files = ["sys/fs/cgroup/cpu.stat", "sys/fs/cgroup/cpu/cpu.stat"];
+    let text = files.iter().find_map(|file| std::fs::read_to_string(root.join(file)).ok())?;
+    field(&text, "nr_throttled")
+}
+
 /// The CPU time of a process and of its waited-for descendants.
 fn cpu_time(process: &str) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -234,6 +255,27 @@ mod tests {
         assert_eq!(state.disturbances(1), []);
         let later = MachineState { at: state.at + Duration::from_secs(10), ..state.clone() };
         assert_eq!(later.since(&state, Duration::ZERO, 1), []);
+    }
+
+    #[test]
+    fn what_is_seen_soon_after_is_what_a_short_run_can_be_disturbed_by() {
+        let (root, later) = [3, 7]
+            .map(|throttled| {
+                let root = tempfile::tempdir().unwrap();
+                for file in ["sys/fs/cgroup/cpu.stat", "proc/stat"] {
+                    std::fs::create_dir_all(root.path().join(file).parent().unwrap()).unwrap();
+                }
+                std::fs::write(root.path().join("proc/stat"), "cpu  0 0 0 0 0 0 0 0 0 0\n")
+                    .unwrap();
+                let limits = format!("nr_throttled {throttled}\n");
+                std::fs::write(root.path().join("sys/fs/cgroup/cpu.stat"), limits).unwrap();
+                root
+            })
+            .into();
+        let begun = MachineState::read(root.path());
+        let found = begun.soon_after(later.path()).since(&begun, Duration::ZERO, 0);
+        assert!(found.contains(&Disturbance::Limited { times: 4 }), "{found:?}");
+        assert!(!found.iter().any(|one| matches!(one, Disturbance::OtherLoad { .. })), "{found:?}");
     }
 
     #[test]

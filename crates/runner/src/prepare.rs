@@ -75,6 +75,8 @@ pub struct Provided {
     pub input: Option<Input>,
     /// Errors that the front end found; the run is refused for them and all other reasons.
     pub reasons: Vec<RefusalReason>,
+    /// The intent that is recorded already, and what was replaced in it.
+    pub recorded: Option<(Redacted<Intent>, Redactions)>,
 }
 
 impl PreparedRun {
@@ -88,7 +90,7 @@ impl PreparedRun {
         context: &RunContext,
         provided: Provided,
     ) -> Result<Self, RefusedRun> {
-        let Provided { input, mut reasons } = provided;
+        let Provided { input, mut reasons, recorded } = provided;
         check(&request, &mut reasons);
         let environment = environment(&request, context, &mut reasons);
         read_command_line(&mut request, &environment, &mut reasons);
@@ -100,7 +102,8 @@ impl PreparedRun {
         let file = program.and_then(|program| {
             locate(program.as_os_str(), &environment, request.cwd.as_path()).ok()
         });
-        let (intent, redactions) = intent(&request, context, variables, file.as_deref(), &redactor);
+        let (intent, redactions) = recorded
+            .unwrap_or_else(|| intent(&request, context, variables, file.as_deref(), &redactor));
         let unread = matches!(request.command.form, CommandForm::Line(_));
         let policy = policy(&request, context, file.as_deref(), &mut reasons);
         let configured = ConfiguredLaunch {

@@ -13,7 +13,7 @@
 //! late/N.ATTEMPT      results that came after the recorded one
 //! stopped/N.ATTEMPT   the state of an attempt when it was told to stop
 //! cancel              the batch is cancelled, and because of which signal
-//! scratch/N.ATTEMPT   a directory for the command of an attempt
+//! scratch/N.ATTEMPT   a directory for the command of an attempt; .json for its metrics
 //! tmp/                incomplete files
 //! log/R.T             messages of a task's runner; removed if empty
 //! ```
@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::cancelled_by::CancelledBy;
 use crate::error::Error;
-use crate::request_file::RequestFile;
+use crate::request_file::{BaseVariables, FilePart, RequestFile};
 
 /// Version 1 had a file for each request.
 const VERSION: u32 = 2;
@@ -227,25 +227,42 @@ impl BatchDir {
         Ok(manifest)
     }
 
-    /// Writes the requests of all cells.
-    pub fn write_requests(&self, files: &[RequestFile]) -> Result<(), Error> {
+    /// Writes the requests of all cells, and the variables that they share once.
+    pub fn write_requests(&self, files: &mut [RequestFile]) -> Result<(), Error> {
         let path = self.requests();
         let failed = |error| Error::io("write", &path)(error);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         let mut to = BufWriter::with_capacity(256 * 1024, file.map_err(failed)?);
         let (mut index, mut offset) = (String::with_capacity(files.len() * INDEX_LINE), 0);
+        let mut bases: Vec<(BaseVariables, FilePart)> = Vec::new();
         for file in files {
+            // Few: one for each directory that cells run in.
+            if let Some(base) = file.request.environment.base.take() {
+                let known = bases.iter().rev().find(|(known, _)| *known == base);
+                let part = match known {
+                    Some((_, part)) => *part,
+                    None => {
+                        let text = to_json(&base, &path)?;
+                        to.write_all(&text).map_err(failed)?;
+                        let part = FilePart { offset, length: text.len() as u64 };
+                        offset += part.length;
+                        bases.push((base, part));
+                        part
+                    }
+                };
+                file.base_at = Some(part);
+            }
             let text = to_json(file, &path)?;
             to.write_all(&text).map_err(failed)?;
             // Writing to a string cannot fail.
             _ = writeln!(index, "{offset:016x} {:08x}", text.len());
-            offset += text.len();
+            offset += text.len() as u64;
         }
         to.flush().map_err(failed)?;
         write_new(&self.request_index(), index.as_bytes())
     }
 
-    fn request_text(&self, cell: usize) -> Result<Vec<u8>, Error> {
+    fn request_text(&self, requests: &File, cell: usize) -> Result<Vec<u8>, Error> {
         let path = self.request_index();
         let mut line = [0; INDEX_LINE];
         File::open(&path)
@@ -258,16 +275,35 @@ impl BatchDir {
         let (Some(offset), Some(length)) = (number(&line[..16]), number(&line[17..25])) else {
             return Err(Error::damaged(&path, format!("request {cell}")));
         };
+        self.request_part(requests, FilePart { offset, length })
+    }
+
+    fn request_part(&self, requests: &File, part: FilePart) -> Result<Vec<u8>, Error> {
         let path = self.requests();
-        let mut text = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-        File::open(&path)
-            .and_then(|requests| requests.read_exact_at(&mut text, offset))
-            .map_err(Error::io("read", &path))?;
+        let size = requests.metadata().map_err(Error::io("look at", &path))?.len();
+        if part.length > size {
+            return Err(Error::damaged(&path, format!("{} bytes at {}", part.length, part.offset)));
+        }
+        let mut text = vec![0; usize::try_from(part.length).unwrap_or(usize::MAX)];
+        requests.read_exact_at(&mut text, part.offset).map_err(Error::io("read", &path))?;
         Ok(text)
     }
 
+    fn open_requests(&self) -> Result<File, Error> {
+        let path = self.requests();
+        File::open(&path).map_err(Error::io("read", &path))
+    }
+
     pub fn read_request(&self, cell: usize) -> Result<RequestFile, Error> {
-        RequestFile::read(&self.requests(), &self.request_text(cell)?)
+        let requests = self.open_requests()?;
+        let path = self.requests();
+        let mut file = RequestFile::read(&path, &self.request_text(&requests, cell)?)?;
+        if let Some(part) = file.base_at {
+            let base = serde_json::from_slice(&self.request_part(&requests, part)?);
+            let base = base.map_err(|error| Error::damaged(&path, error))?;
+            file.request.environment.base = Some(base);
+        }
+        Ok(file)
     }
 
     /// The intent of a cell, whatever the version of its request file.
@@ -276,7 +312,7 @@ impl BatchDir {
         struct WithIntent {
             intent: Redacted<Intent>,
         }
-        let text = self.request_text(cell)?;
+        let text = self.request_text(&self.open_requests()?, cell)?;
         let read = serde_json::from_slice::<WithIntent>(&text);
         Ok(read.map_err(|error| Error::damaged(&self.requests(), error))?.intent)
     }
@@ -459,9 +495,17 @@ mod tests {
     #[test]
     fn each_request_is_found_in_the_one_file_of_all() {
         let (_dir, batch_dir) = BatchDir::for_test();
-        let files: Vec<RequestFile> = ["a", "bb", "\u{fc}"].map(RequestFile::for_test).into();
-        batch_dir.write_requests(&files).unwrap();
-        for (cell, file) in files.iter().enumerate().rev() {
+        let mut files: Vec<RequestFile> = ["a", "bb", "\u{fc}"].map(RequestFile::for_test).into();
+        let variable = |value: &str| vec![("NAME".into(), value.into())];
+        let bases = [Some(variable("of all")), None, Some(variable("of all"))];
+        for (file, base) in files.iter_mut().zip(&bases) {
+            file.request.environment.base.clone_from(base);
+        }
+        batch_dir.write_requests(&mut files).unwrap();
+        let text = fs::read_to_string(batch_dir.requests()).unwrap();
+        assert_eq!(text.matches("of all").count(), 1, "{text}");
+        for (cell, file) in files.iter_mut().enumerate().rev() {
+            file.request.environment.base.clone_from(&bases[cell]);
             assert_eq!(&batch_dir.read_request(cell).unwrap(), file);
             assert_eq!(batch_dir.read_intent(cell).unwrap(), file.intent);
         }

@@ -132,7 +132,8 @@ impl SlurmExecutor {
         runs.iter()
             .map(|(_, prepared)| {
                 let file = RequestFile::new(prepared, worker.context()).map_err(Error::Refused)?;
-                Ok(RequestFile { processors: self.processors, ..file })
+                let Self { processors, repeatable, .. } = *self;
+                Ok(RequestFile { processors, repeatable, ..file })
             })
             .collect()
     }

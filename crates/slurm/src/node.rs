@@ -5,6 +5,7 @@
 //! its submitter cancelled it: a scheduler also stops tasks that it will start again on another
 //! machine, and then the later attempt must be able to count.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
@@ -19,7 +20,7 @@ use retake_runner::effects_watch::EffectsWatch;
 use retake_runner::metrics::MetricsObserver;
 use retake_runner::notice::{Notice, Notify, RemoteNotice};
 use retake_runner::run::{self, ExecutedRun, Observer, OutputUse};
-use retake_runner::scratch_dir::ScratchDir;
+use retake_runner::scratch_dir;
 use retake_runner::{machine, signals};
 use retake_store::ResultFile;
 use retake_store::redact::{RedactedBytes, Redactor};
@@ -107,7 +108,7 @@ pub fn execute(task: &NodeTask, words: &NodeWords<'_>) -> io::Result<NodeEnd> {
     })?;
     let cancels = signals::install(1)?;
     cancellation::watch_for_announcements();
-    let machine = MachineWatch::start(&[keeper.pid()]);
+    let watched = WatchedMachine::default();
     let batch_dir = &task.batch_dir;
     let ran_on = ran_on();
     let pending = Mutex::new(PendingResults::new(batch_dir, &ran_on.attempt));
@@ -130,7 +131,7 @@ pub fn execute(task: &NodeTask, words: &NodeWords<'_>) -> io::Result<NodeEnd> {
             ran_on: RanOn { start_time, ..ran_on.clone() },
             pending: &pending,
         };
-        let parts = (&mut keeper, &cancels[0], &machine);
+        let parts = (&mut keeper, &cancels[0], &watched);
         let executed = execute_one(&mut attempt, &published, parts, words);
         let continued = executed.and_then(|next| lock(&pending).publish_if_due().map(|()| next));
         match continued {
@@ -167,6 +168,34 @@ enum Continue {
     No,
 }
 
+/// This machine, from the first cell of the task that measures something.
+#[derive(Default)]
+struct WatchedMachine {
+    watch: OnceCell<MachineWatch>,
+}
+
+impl WatchedMachine {
+    /// Begins to look at it for a run.
+    fn watch(&self, keepers: &[i32]) -> MachineWatch {
+        let mut first = None;
+        self.watch.get_or_init(|| first.insert(MachineWatch::start(keepers)).clone());
+        first.unwrap_or_else(|| MachineWatch::start(keepers))
+    }
+
+    /// What disturbed a run. A short one says nothing about the load by itself; then everything
+    /// counts since the first one of the task.
+    fn disturbances(&self, run: &MachineWatch, keepers: &[i32]) -> Vec<Disturbance> {
+        let long_enough = run.is_long_enough();
+        let watch = if long_enough { run } else { self.watch.get().unwrap_or(run) };
+        let mut found = watch.so_far(keepers, 1);
+        if !watch.is_long_enough() {
+            let loads = run.at_start(1).into_iter();
+            found.extend(loads.filter(|one| matches!(one, Disturbance::OtherLoad { .. })));
+        }
+        found
+    }
+}
+
 /// One attempt at a cell.
 struct Attempt<'a> {
     batch_dir: &'a BatchDir,
@@ -185,36 +214,57 @@ impl Attempt<'_> {
         ResultFile::new(&self.batch_dir.temporary(self.cell, self.name()))
     }
 
-    /// Adds the result, which is published soon.
+    /// Adds the result of a run, which may be repeatable; it is published soon.
     fn add(
         &self,
         result: ResultFile,
-        intent: &Redacted<Intent>,
+        of: (&Redacted<Intent>, bool),
         outcome: Redacted<RunOutcome>,
     ) -> Result<Continue, Error> {
-        lock(self.pending).add(self.cell, result, intent, outcome)?;
+        lock(self.pending).add(self.cell, result, of, outcome)?;
         Ok(Continue::WithNext)
     }
 
     /// A result without any output.
-    fn leave(&self, intent: &Redacted<Intent>, outcome: RunOutcome) -> Result<Continue, Error> {
+    fn leave(&self, of: (&Redacted<Intent>, bool), outcome: RunOutcome) -> Result<Continue, Error> {
         // Nothing ran, so it contains no value of this machine.
         let outcome = Redacted::new(outcome, &mut Redactor::shapes());
-        self.add(self.new_result(), intent, outcome)
+        self.add(self.new_result(), of, outcome)
     }
+}
 
-    /// A directory for this attempt alone: another attempt at the same cell may still be running.
-    fn scratch_dir(&self) -> Result<ScratchDir, Error> {
-        let parent = self.batch_dir.scratch_dirs();
-        let name = format!("{}.{}", self.cell, self.name());
-        ScratchDir::new(&parent, &name).map_err(Error::io("make", &parent))
+/// Files for the command of an attempt: an empty directory, and beside it a name for its metrics. Not
+/// shared, because another attempt at the same cell may still be running.
+struct Scratch {
+    directory: PathBuf,
+    metrics: PathBuf,
+}
+
+impl Scratch {
+    fn new(attempt: &Attempt<'_>) -> Result<Self, Error> {
+        let parent = attempt.batch_dir.scratch_dirs();
+        let name = format!("{}.{}", attempt.cell, attempt.name());
+        let metrics = parent.join(format!("{name}.json"));
+        let directory = parent.join(name);
+        std::fs::create_dir(&directory).map_err(Error::io("make", &directory))?;
+        Ok(Self { directory, metrics })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Most commands leave nothing. The batch removes later what cannot be removed now.
+        if std::fs::remove_dir(&self.directory).is_err() {
+            _ = scratch_dir::remove(&self.directory);
+        }
+        _ = std::fs::remove_file(&self.metrics);
     }
 }
 
 fn execute_one(
     attempt: &mut Attempt<'_>,
     published: &HashSet<RunId>,
-    (keeper, cancel, task): (&mut Keeper, &Cancel, &MachineWatch),
+    (keeper, cancel, watched): (&mut Keeper, &Cancel, &WatchedMachine),
     words: &NodeWords<'_>,
 ) -> Result<Continue, Error> {
     let (batch_dir, cell) = (attempt.batch_dir, attempt.cell);
@@ -225,17 +275,18 @@ fn execute_one(
         Err(error @ Error::Version { .. }) => {
             let ran_on = attempt.ran_on.clone();
             let intent = batch_dir.read_intent(cell)?;
-            return attempt.leave(&intent, not_started(vec![error.to_string()], ran_on));
+            return attempt.leave((&intent, false), not_started(vec![error.to_string()], ran_on));
         }
         other => other?,
     };
+    let of = (&file.intent, file.repeatable);
     if published.contains(&file.intent.id()) {
         return Ok(Continue::WithNext);
     }
     if let Some(by) = batch_dir.cancelled_by() {
         let mut outcome = bare_ending(&Outcome::Cancelled(libc::SIGTERM), attempt.ran_on.clone());
         by.apply(&mut outcome);
-        return attempt.leave(&file.intent, outcome);
+        return attempt.leave(of, outcome);
     }
     if cancel.requested().is_some() {
         return Ok(Continue::No);
@@ -247,19 +298,19 @@ fn execute_one(
     let metrics = file.request.effects.metrics.clone();
     let measure_machine = metrics.is_some();
     let cwd = file.request.cwd.as_path().to_owned();
-    let scratch = metrics.as_ref().map(|_| attempt.scratch_dir()).transpose()?;
+    let scratch = metrics.as_ref().map(|_| Scratch::new(attempt)).transpose()?;
     let own = own_variables(&file, scratch.as_ref());
     let (prepared, context) = match file.prepare(&own, words.notify.clone()) {
         Ok(ready) => ready,
         Err(reasons) => {
             let outcome = refused(&reasons, attempt.ran_on.clone(), words);
-            return attempt.leave(&file.intent, outcome);
+            return attempt.leave(of, outcome);
         }
     };
     let node = attempt.ran_on.node.clone().unwrap_or_default();
     write_new(&batch_dir.started(cell, attempt.name()), node.as_bytes())?;
-    let metrics_file = scratch.as_ref().map(ScratchDir::metrics);
-    let measured = metrics_file.as_deref().zip(metrics.as_ref());
+    let metrics_file = scratch.as_ref().map(|scratch| scratch.metrics.as_path());
+    let measured = metrics_file.zip(metrics.as_ref());
     let mut measure = measured.map(|(file, metrics)| MetricsObserver::new(file, metrics, &cwd));
     let context = Arc::new(context);
     let watches = measure.is_none() && prepared.request.effects.watches();
@@ -274,7 +325,7 @@ fn execute_one(
     let mut result = attempt.new_result();
     let mut keep = |stream, bytes: RedactedBytes<'_>| result.append(stream, bytes);
     let keepers = [keeper.pid()];
-    let watch = measure_machine.then(|| MachineWatch::start(&keepers));
+    let watch = measure_machine.then(|| watched.watch(&keepers));
     let parts = (Ok(keeper.into()), cancel);
     let executed = while_wanted(attempt, cancel, || {
         run::execute(prepared, &context, parts, &mut keep, OutputUse::NONE, observer, None)
@@ -284,7 +335,7 @@ fn execute_one(
         // The name that the scheduler uses, which people know.
         let host = MatrixLoopPlan::HOST.to_owned();
         attempt.ran_on.environment.insert(host, node);
-        attempt.ran_on.disturbances = disturbances(&watch, task, &keepers);
+        attempt.ran_on.disturbances = watched.disturbances(&watch, &keepers);
     }
     if let Some((bytes, error)) = result.lost_bytes() {
         let why = error.to_string();
@@ -293,18 +344,6 @@ fn execute_one(
     let continued = finish(attempt, &file, result, executed, cancel);
     drop(scratch);
     continued
-}
-
-/// What disturbed a run. A short run says little about the load; then everything since the beginning of
-/// this task counts.
-fn disturbances(run: &MachineWatch, task: &MachineWatch, keepers: &[i32]) -> Vec<Disturbance> {
-    let watch = if run.is_long_enough() { run } else { task };
-    let mut found = watch.so_far(keepers, 1);
-    if !watch.is_long_enough() {
-        let loads = run.at_start(1).into_iter();
-        found.extend(loads.filter(|one| matches!(one, Disturbance::OtherLoad { .. })));
-    }
-    found
 }
 
 /// Adds the result of a run that has ended.
@@ -337,15 +376,15 @@ fn finish(
         return Ok(Continue::No);
     }
     // If the submitter cancelled it, the next cells are recorded as cancelled, too.
-    attempt.add(written, &file.intent, outcome)
+    attempt.add(written, (&file.intent, file.repeatable), outcome)
 }
 
 /// Variables whose values only this machine knows.
-fn own_variables<'a>(file: &RequestFile, scratch: Option<&ScratchDir>) -> Vec<(&'a str, OsString)> {
+fn own_variables<'a>(file: &RequestFile, scratch: Option<&Scratch>) -> Vec<(&'a str, OsString)> {
     let mut own: Vec<(&str, OsString)> = Vec::new();
     if let Some(scratch) = scratch {
-        own.push(("RETAKE_TMP", scratch.tmp().into()));
-        own.push(("RETAKE_METRICS", scratch.metrics().into()));
+        own.push(("RETAKE_TMP", scratch.directory.clone().into()));
+        own.push(("RETAKE_METRICS", scratch.metrics.clone().into()));
     }
     if file.processors {
         let processors = std::env::var_os("SLURM_CPUS_ON_NODE").unwrap_or_default();

@@ -3,10 +3,14 @@
 //! Cells of one task that end soon after each other share a file: on a network file system a file
 //! costs more than its content. It is published under the name of its first cell when the task
 //! ends, or a second after the last publication. Results lost with their machine before that run again.
+//!
+//! So do published results that did not reach the disk: a cell that may be repeated does not wait for
+//! the disk. That wait would take longer than a short cell, and would delay other users of the disk.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -37,6 +41,8 @@ struct OpenFile {
     file: File,
     length: u64,
     cells: Vec<usize>,
+    /// A result in it cannot be made again.
+    must_last: bool,
 }
 
 impl PendingResults {
@@ -50,7 +56,7 @@ impl PendingResults {
         &mut self,
         cell: usize,
         result: ResultFile,
-        intent: &Redacted<Intent>,
+        (intent, repeatable): (&Redacted<Intent>, bool),
         outcome: Redacted<RunOutcome>,
     ) -> Result<(), Error> {
         let open = match &mut self.open {
@@ -59,12 +65,19 @@ impl PendingResults {
                 let path = self.batch_dir.temporary(cell, &self.attempt);
                 let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
                 let file = made.map_err(Error::io("write", &path))?;
-                self.open.insert(OpenFile { path, file, length: 0, cells: Vec::new() })
+                self.open.insert(OpenFile {
+                    path,
+                    file,
+                    length: 0,
+                    cells: Vec::new(),
+                    must_last: false,
+                })
             }
         };
         match open.write(result, intent, outcome) {
             Ok(()) => {
                 open.cells.push(cell);
+                open.must_last |= !repeatable;
                 Ok(())
             }
             Err(error) => {
@@ -91,8 +104,11 @@ impl PendingResults {
     pub(crate) fn publish(&mut self) -> Result<(), Error> {
         self.published_at = Instant::now();
         let Some(open) = self.open.take() else { return Ok(()) };
-        let synced = open.file.sync_data().map_err(Error::io("write", &open.path));
-        if let Err(error) = synced {
+        let written = match open.must_last {
+            true => open.file.sync_data(),
+            false => hand_over(&open.file),
+        };
+        if let Err(error) = written.map_err(Error::io("write", &open.path)) {
             // Kept for the next attempt.
             self.open = Some(open);
             return Err(error);
@@ -111,6 +127,17 @@ impl PendingResults {
         }
         let late = self.batch_dir.late(open.cells[0], &self.attempt);
         fs::rename(&open.path, &late).map_err(Error::io("keep", &late))
+    }
+}
+
+/// Has a network file system send what was written, and say what it could not: closing a file does
+/// that, also one of two descriptors. A local one has taken it already.
+fn hand_over(file: &File) -> std::io::Result<()> {
+    let copy = file.try_clone()?.into_raw_fd();
+    // SAFETY: nothing else has this descriptor.
+    match unsafe { libc::close(copy) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 
@@ -178,7 +205,7 @@ mod tests {
         let outcome = bare_ending(&Outcome::Exited(0), RanOn::default());
         let outcome = Redacted::new(outcome, &mut Redactor::off());
         let result = ResultFile::new(&pending.batch_dir.temporary(cell, "x"));
-        pending.add(cell, result, &file.intent, outcome).unwrap();
+        pending.add(cell, result, (&file.intent, true), outcome).unwrap();
     }
 
     fn names(dir: &Path) -> Vec<String> {

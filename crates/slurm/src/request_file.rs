@@ -9,10 +9,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use retake_engine::PARENT_VARIABLE;
 use retake_runner::context::RunContext;
 use retake_runner::notice::Notify;
 use retake_runner::policy_cache::PolicyCache;
-use retake_runner::prepare::{PreparedRun, STORE_VARIABLE, is_secret};
+use retake_runner::prepare::{PreparedRun, Provided, STORE_VARIABLE, is_secret};
 use retake_runner::project::Project;
 use retake_types::config::{ExecutionConfig, RedactionConfig};
 use retake_types::request::StdinSource;
@@ -22,11 +23,21 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, RemoteRefusal};
 
 /// Increased if another release of retake could misread a file. Version 1 was not a [`RunRequest`], version
-/// 2 did not count secrets by name.
-const VERSION: u32 = 3;
+/// 2 did not count secrets by name, version 3 had all variables in each request.
+const VERSION: u32 = 4;
 
 /// The number of processors that the scheduler assigned, for a run that may use all of them.
 pub const PROCESSORS_VARIABLE: &str = "RETAKE_PROCESSORS";
+
+/// Variables of the machine that a request comes from.
+pub type BaseVariables = Vec<(OsText, OsText)>;
+
+/// A part of a file, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilePart {
+    pub offset: u64,
+    pub length: u64,
+}
 
 /// Everything that a machine needs to execute one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +48,10 @@ pub struct RequestFile {
     pub intent: Redacted<Intent>,
     /// The request with the environment of the machine that wrote it, and secrets by name.
     pub request: RunRequest,
+    /// Where the variables of that machine are in the file of all requests: they are the same for
+    /// most of them, and the largest part of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_at: Option<FilePart>,
     pub execution: ExecutionConfig,
     pub redaction: RedactionConfig,
     /// Replacements already made in the intent.
@@ -44,6 +59,9 @@ pub struct RequestFile {
     /// The run gets the number of its processors in [`PROCESSORS_VARIABLE`].
     #[serde(default)]
     pub processors: bool,
+    /// Whether it may run again if its result is lost.
+    #[serde(default)]
+    pub repeatable: bool,
     /// The project's configuration for `track` and `tests` of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tracking_ignore: Vec<String>,
@@ -81,10 +99,13 @@ impl RequestFile {
             name.as_os_str() != STORE_VARIABLE && !secret(name.as_os_str(), value.as_os_str())
         });
         environment.from_host.clear();
-        let mut base = Vec::new();
+        let mut base = BaseVariables::new();
         for variable in &prepared.command.launch().environment {
             let (name, value) = variable.pair();
-            if name == STORE_VARIABLE {
+            // What is set for this run alone is set again there: the rest is the same for all runs.
+            let is_own = name == PARENT_VARIABLE
+                || environment.set.iter().any(|(set, _)| set.as_os_str() == name);
+            if name == STORE_VARIABLE || is_own {
                 continue;
             }
             if secret(name, value) {
@@ -101,10 +122,12 @@ impl RequestFile {
             version: VERSION,
             intent: prepared.intent.clone(),
             request,
+            base_at: None,
             execution: context.execution.clone(),
             redaction: context.redaction.clone(),
             redactions: prepared.redactions.clone(),
             processors: false,
+            repeatable: false,
             tracking_ignore: tracking_ignore(prepared, context),
             test_reports: context.test_reports.clone(),
         })
@@ -116,12 +139,16 @@ impl RequestFile {
         struct Versioned {
             version: u32,
         }
-        let damaged = |error: serde_json::Error| Error::damaged(path, error);
-        let Versioned { version: found } = serde_json::from_slice(text).map_err(damaged)?;
-        if found != VERSION {
-            return Err(Error::Version { path: path.to_owned(), found, known: VERSION });
+        // What another release wrote has other fields, or fields that mean something else.
+        let other = |found: u32| Error::Version { path: path.to_owned(), found, known: VERSION };
+        match serde_json::from_slice::<Self>(text) {
+            Ok(file) if file.version == VERSION => Ok(file),
+            Ok(file) => Err(other(file.version)),
+            Err(error) => match serde_json::from_slice(text) {
+                Ok(Versioned { version: found }) if found != VERSION => Err(other(found)),
+                _ => Err(Error::damaged(path, error)),
+            },
         }
-        serde_json::from_slice(text).map_err(damaged)
     }
 
     /// Maximum duration of the run, including overhead; `None` without a timeout.
@@ -152,11 +179,10 @@ impl RequestFile {
             notify,
             on_open: |_, _| {},
         };
-        let mut prepared =
-            PreparedRun::new(request, &context).map_err(|refused| refused.reasons)?;
-        prepared.intent = self.intent.clone();
-        prepared.redactions = self.redactions.clone();
-        Ok((prepared, context))
+        let recorded = Some((self.intent.clone(), self.redactions.clone()));
+        let provided = Provided { recorded, ..Provided::default() };
+        let prepared = PreparedRun::with(request, &context, provided);
+        Ok((prepared.map_err(|refused| refused.reasons)?, context))
     }
 }
 
@@ -200,10 +226,12 @@ impl RequestFile {
             version: VERSION,
             intent: Redacted::new(bare_intent(request.clone()), &mut keep),
             request,
+            base_at: None,
             execution: config.execution,
             redaction: config.redaction,
             redactions: Redactions::default(),
             processors: false,
+            repeatable: false,
             tracking_ignore: Vec::new(),
             test_reports: Vec::new(),
         }
@@ -343,7 +371,7 @@ mod tests {
         #[test]
         fn every_field_of_a_request_is_read_back(
             request in retake_types::test_support::request(),
-            processors in any::<bool>(),
+            (processors, repeatable) in any::<(bool, bool)>(),
             patterns in prop::collection::vec("[a-z*/]{1,8}", 0..3),
         ) {
             let context = context();
@@ -351,10 +379,12 @@ mod tests {
                 version: VERSION,
                 intent: Redacted::new(bare_intent(request.clone()), &mut Redactor::off()),
                 request,
+                base_at: None,
                 execution: context.execution.clone(),
                 redaction: context.redaction.clone(),
                 redactions: Redactions::default(),
                 processors,
+                repeatable,
                 tracking_ignore: patterns.clone(),
                 test_reports: patterns,
             };

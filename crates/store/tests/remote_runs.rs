@@ -41,6 +41,24 @@ fn a_remote_run_reads_as_running_also_after_its_sender_died() {
 }
 
 #[test]
+fn the_marks_of_runs_that_are_sent_together_are_one_file() {
+    use std::os::unix::fs::MetadataExt;
+    let mut it = TestStore::new();
+    let runs = ["one", "two", "three"].map(intent);
+    it.store.begin_remote_runs(&runs.clone().map(plain)).unwrap();
+    let marks = std::fs::read_dir(it.root().join("away")).unwrap();
+    let marks: Vec<_> = marks.map(|mark| mark.unwrap().metadata().unwrap()).collect();
+    assert_eq!(marks.len(), 3);
+    assert!(marks.iter().all(|mark| mark.ino() == marks[0].ino() && mark.nlink() == 3));
+    // One that is removed leaves the others.
+    let result = result_file(&runs[0], outcome(0), &[]);
+    it.store.import(&mut &result[..]).unwrap();
+    let mut left: Vec<_> = runs[1..].iter().map(|run| run.id()).collect();
+    left.sort_unstable();
+    assert_eq!(it.store.remote_runs().unwrap(), left);
+}
+
+#[test]
 fn what_comes_back_completes_it_exactly_once() {
     let mut it = TestStore::new();
     let sent = intent("far");

@@ -15,8 +15,8 @@ use crate::cluster::Postgres;
 use crate::page::Page;
 
 const RUNS: u64 = 100_000;
-/// Rows of each large table that is queried; [`ROWS_VARIABLE`] overrides it. Ten
-/// million take a quarter of an hour and 15 GB.
+/// Rows of each large table that is queried; [`ROWS_VARIABLE`] overrides it. Ten million take some
+/// minutes and 9 GB.
 const ROWS: u64 = 1_000_000;
 const ROWS_VARIABLE: &str = "RETAKE_BENCH_ROWS";
 /// The time span of the rows.

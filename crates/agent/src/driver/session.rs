@@ -199,7 +199,7 @@ impl AgentSession {
         if input.is_some() {
             request.stdin = StdinSource::Provided;
         }
-        let provided = Provided { input, reasons: Vec::new() };
+        let provided = Provided { input, ..Provided::default() };
         PreparedRun::with(request, self.worker.context(), provided)
             .map_err(|refused| AgentRunError::Refused(refused.reasons))
     }

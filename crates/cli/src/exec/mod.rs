@@ -138,7 +138,7 @@ fn prepare(typed: Typed, store: Option<&Path>) -> Result<Prepared, Refused> {
         reasons.push(RefusalReason::Other(words::SANDBOX_IS_LOCAL.to_owned()));
     }
     let context = context::run_context(&project, &config);
-    let provided = Provided { reasons, input: None };
+    let provided = Provided { reasons, ..Provided::default() };
     let run = PreparedRun::with(request, &context, provided)
         .map_err(|refused| Refused::new(refused, &context))?;
     let run = Box::new(run);

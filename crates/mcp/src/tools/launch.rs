@@ -121,7 +121,7 @@ fn permit(
     call.find_checkout();
     let CallRequest { mut request, reasons, mode } = call;
     let caps = session.policy.apply_caps(&mut request, mode);
-    let provided = Provided { input, reasons };
+    let provided = Provided { input, reasons, ..Provided::default() };
     match PreparedRun::with(request, &session.context, provided) {
         Ok(prepared) => {
             let environment = &prepared.command.launch().environment;

@@ -192,7 +192,8 @@ impl Batch {
         store: &mut Store,
         request: BatchRequest,
     ) -> Result<Self, Error> {
-        let BatchRequest { key, kind, files, repeatable, target, question, input, site } = request;
+        let BatchRequest { key, kind, mut files, repeatable, target, question, input, site } =
+            request;
         let program = shared.program()?;
         let batch_dir = shared.batch(&key);
         let runs: Vec<RunId> = files.iter().map(|file| file.intent.id()).collect();
@@ -216,7 +217,7 @@ impl Batch {
             ..BatchManifest::new(key, kind, runs)
         };
         batch_dir.create()?;
-        batch_dir.write_requests(&files)?;
+        batch_dir.write_requests(&mut files)?;
         if let Some(input) = input {
             batch_dir::write(&batch_dir.input(), &input)?;
         }

@@ -5,7 +5,7 @@
 //! stays until the outcome is committed, even if the sender dies.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use retake_types::{Intent, Redacted, RunId};
 
@@ -30,9 +30,7 @@ impl Store {
             return Err(Error::ReadOnly { path: self.path().to_owned(), action: "record a run" });
         }
         // Before the intents: without its marker a run would read as interrupted.
-        for intent in intents {
-            drop(self.dir.create_private(&self.dir.remote_run(intent.id()))?);
-        }
+        mark_remote(&self.dir, intents)?;
         crash_point("marked as remote");
         self.write(Durability::Power, "record the intents", |tx, dir| {
             for intent in intents {
@@ -71,6 +69,26 @@ impl Store {
         ids.sort_unstable();
         Ok(ids)
     }
+}
+
+/// Marks runs as remote: all marks are names of one file where the file system lets them. To make a
+/// file, ext4 searches past all files that were removed within some minutes, and each mark is removed
+/// soon: with thousands of runs that was most of what their submitter did.
+fn mark_remote(dir: &StoreDir, intents: &[Redacted<Intent>]) -> Result<()> {
+    let mut made: Option<PathBuf> = None;
+    for intent in intents {
+        let mark = dir.remote_run(intent.id());
+        let linked = made.as_ref().is_some_and(|made| match std::fs::hard_link(made, &mark) {
+            Err(error) => error.kind() == io::ErrorKind::AlreadyExists,
+            Ok(()) => true,
+        });
+        if !linked {
+            // The first, or one file has no room for more names.
+            drop(dir.create_private(&mark)?);
+            made = Some(mark);
+        }
+    }
+    Ok(())
 }
 
 /// The number of the intent of a remote run without an outcome; `None` for any other run.
