@@ -36,7 +36,7 @@ macro_rules! promise {
     };
 }
 
-const PROMISES: [Promise; 28] = [
+const PROMISES: [Promise; 31] = [
     promise!(
         "cold `exec -- true`, unrecorded, to `timeout 5 true`",
         "exec.md",
@@ -84,6 +84,14 @@ const PROMISES: [Promise; 28] = [
         ["64 KiB", "retake exec --quiet, synced"],
         "resident MiB",
         Max(8.0)
+    ),
+    promise!(
+        "the program, MB",
+        "exec.md",
+        "A whole process",
+        ["retake exec -- true, unrecorded"],
+        "program MB",
+        Max(12.0)
     ),
     promise!(
         "recorded run in a long-lived program, to unrecorded + one synced append",
@@ -253,6 +261,22 @@ const PROMISES: [Promise; 28] = [
         ["matrix run --on slurm, pack 1"],
         "ratio",
         Max(1.2)
+    ),
+    promise!(
+        "pushing to PostgreSQL, runs/s",
+        "postgres.md",
+        "Pushing",
+        ["all of it"],
+        "runs/s",
+        Min(20_000.0)
+    ),
+    promise!(
+        "the slowest query of the guide to PostgreSQL, s",
+        "postgres.md",
+        "The queries of the guide",
+        ["the slowest"],
+        "s",
+        Max(1.0)
     ),
 ];
 

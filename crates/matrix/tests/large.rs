@@ -1,6 +1,5 @@
 //! Matrices of 100,000 cells. What looks through all cells for each of them would not end here.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
 use std::collections::BTreeMap;
 

@@ -342,16 +342,19 @@ fn cold(page: &mut Page) -> Result<(), String> {
     let rows: Vec<_> = (variants.iter().enumerate())
         .map(|(index, (name, ..))| {
             let (wall, cpu) = (median(&walls[index]), median(&cpus[index]));
+            let size = std::fs::metadata(&variants[index].1[0]).map_or(0, |found| found.len());
+            let size = if index == 0 { String::new() } else { format!("{:.1}", size as f64 / 1e6) };
             vec![
                 (*name).into(),
                 format!("{:.2}", wall / 1000.0),
                 format!("{:.2}", wall / median(&walls[0])),
                 format!("{:.2}", cpu / 1000.0),
                 format!("{:.2}", cpu / median(&cpus[0])),
+                size,
             ]
         })
         .collect();
-    page.table(&["", "wall ms", "ratio", "CPU ms", "ratio"], &rows);
+    page.table(&["", "wall ms", "ratio", "CPU ms", "ratio", "program MB"], &rows);
     std::fs::remove_dir_all(&directory).map_err(|error| error.to_string())
 }
 

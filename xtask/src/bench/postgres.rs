@@ -111,7 +111,7 @@ fn questions(page: &mut Page) -> Result<(), String> {
     }
     // The server does so by itself after a while.
     postgres.ask("VACUUM ANALYZE");
-    let mut answered = Vec::new();
+    let (mut answered, mut slowest) = (Vec::new(), 0_f64);
     for (about, statement) in statements() {
         let mut times = Vec::new();
         for round in 0..=ROUNDS {
@@ -124,8 +124,10 @@ fn questions(page: &mut Page) -> Result<(), String> {
                 times.push(begun.elapsed().as_secs_f64());
             }
         }
+        slowest = slowest.max(median(&times));
         answered.push(vec![about, format!("{:.3}", median(&times))]);
     }
+    answered.push(vec!["the slowest".into(), format!("{slowest:.3}")]);
     page.table(&["question", "s"], &answered);
     drop(postgres);
     std::fs::remove_dir_all(&directory).map_err(text)
