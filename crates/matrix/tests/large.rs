@@ -1,6 +1,5 @@
 //! Matrices of 100,000 cells. What looks through all cells for each of them would not end here.
 
-
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
