@@ -60,7 +60,7 @@ impl Params {
     pub(crate) fn limit(&self, usual: usize, most: usize) -> Result<usize, RequestError> {
         match self.number("limit")? {
             None => Ok(usual),
-            Some(0) => Err(RequestError::bad_request("limit must be 1 or more")),
+            Some(0) => Err(RequestError::bad_request("limit=0: give a number from 1")),
             Some(given) => Ok(usize::try_from(given).unwrap_or(most).min(most)),
         }
     }

@@ -146,7 +146,7 @@ pub enum QueueError {
     Invalid { path: PathBuf, why: String },
     #[error("the queue is run by {holder}")]
     Held { holder: String },
-    #[error("{0} is in the queue already")]
+    #[error("{0} is already in the queue")]
     Queued(String),
     #[error("{0} is not in the queue")]
     NotQueued(String),

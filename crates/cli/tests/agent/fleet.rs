@@ -470,6 +470,6 @@ fn submodules_are_there_without_asking_another_machine() {
     let branch = fleet(&sandbox)["agents"][0]["branch"].as_str().unwrap().to_owned();
     assert_eq!(show(&sandbox, &format!("{branch}:seen")), "lib");
     // Uncommitted changes in a submodule are in no commit: this clone stays.
-    assert!(called.stderr.contains("two: its tree stays"), "{}", called.snapshot());
-    assert!(!called.stderr.contains("one: its tree stays"), "{}", called.snapshot());
+    assert!(called.stderr.contains("two: its clone was left at"), "{}", called.snapshot());
+    assert!(!called.stderr.contains("one: its clone was left at"), "{}", called.snapshot());
 }

@@ -100,14 +100,14 @@ fn files_in_a_submodule_that_is_no_repository_keep_their_tree() {
     let agents = fleet(&sandbox)["agents"].clone();
     for (number, name, file) in [(0, "one", "far/other/mine"), (1, "two", "lib/mine")] {
         assert!(
-            called.stderr.contains(&format!("{name}: its tree stays")),
+            called.stderr.contains(&format!("{name}: its clone was left at")),
             "{}",
             called.snapshot()
         );
         let tree = agents[number]["tree"].as_str().unwrap().to_owned();
         assert_eq!(std::fs::read_to_string(format!("{tree}/{file}")).unwrap(), "mine\n");
     }
-    assert!(!called.stderr.contains("three: its tree stays"), "{}", called.snapshot());
+    assert!(!called.stderr.contains("three: its clone was left at"), "{}", called.snapshot());
     let kept = sandbox.retake(&["agent", "prune", "--yes"]);
     assert!(kept.code == 1 && kept.stderr.contains("far/other"), "{}", kept.snapshot());
 }

@@ -124,7 +124,7 @@ fn what_cannot_be_queued_is_refused_with_a_reason() {
         assert!(called.stderr.contains(part), "{words:?}: {}", called.snapshot());
     }
     good(&sandbox, &["add", "a"]);
-    assert!(queue(&sandbox, &["add", "a"]).stderr.contains("a is in the queue already"));
+    assert!(queue(&sandbox, &["add", "a"]).stderr.contains("a is already in the queue"));
     good(&sandbox, &["remove", "a"]);
     good(&sandbox, &["add", "a", "--agent", "codex"]);
     let called = queue(&sandbox, &["run", "--max-cost", "1"]);

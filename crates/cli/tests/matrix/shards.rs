@@ -168,11 +168,12 @@ fn a_bundle_that_is_not_whole_is_refused_and_nothing_of_it_is_taken() {
     let lines: Vec<&str> = whole.lines().collect();
     let cut = |count: usize| lines[..count].join("\n") + "\n";
     refused(&cut(lines.len() - 1), &[], "it ends in the middle");
+    refused(&format!("{}\n{}", lines[0], &lines[1][..99]), &[], "it ends in the middle");
     refused(&(whole.clone() + lines[1] + "\n"), &[], "it ends in the middle");
     refused(&whole.replacen("\"version\":1", "\"version\":9", 1), &[], "it has version 9");
     refused(&whole, &["--max-size", "1K"], "more than 1024 bytes");
     refused(&format!("{}\nnonsense\n", lines[0]), &[], "line 2");
-    refused(&format!("{}\n{}\n", lines[0], "x".repeat(5 << 20)), &[], "line 2 is longer");
+    refused(&format!("{}\n{}\n", lines[0], "x".repeat(5 << 20)), &[], "line 2 exceeds the maximum length");
     refused(&whole.replacen("\"shard\":1", "\"shard\":7", 1), &[], "it is not a bundle");
 }
 

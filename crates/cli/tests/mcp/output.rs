@@ -207,7 +207,7 @@ fn without_a_record_it_runs_and_is_told_truly() {
     assert_eq!(facts["complete"], false);
     let told = text(&large);
     assert!(
-        !told.contains("runs_logs") && told.contains("what is not shown here is lost"),
+        !told.contains("runs_logs") && told.contains("output that is not shown here is lost"),
         "{told}"
     );
     assert!(told.contains("bytes not kept]\n") && told.contains("\n99999\n100000\n"), "{told}");

@@ -131,7 +131,7 @@ fn a_lost_or_cut_output_is_said_by_everything() {
         );
         let found = sandbox.retake(&["runs", "search", "250000", "--all"]);
         assert_eq!(found.code, 1, "{}", found.snapshot());
-        assert!(found.stderr.contains("left out"), "{}", found.stderr);
+        assert!(found.stderr.contains("and is omitted"), "{}", found.stderr);
         let found = sandbox.retake(&["runs", "search", "250000", "--all", "--json"]).json();
         assert_eq!(found["damaged"], json!([{"run": run, "stream": "stdout"}]));
         assert_eq!(found["hits"], json!([]));

@@ -217,7 +217,7 @@ fn an_inherited_secret_that_is_not_set_any_more_is_named() {
     let sandbox = Sandbox::new();
     let arguments = ["exec", "--run-id", "deploy", "--", "true"];
     sandbox.retake_with(&[("DEPLOY_TOKEN", "abcdefgh1234")], &arguments);
-    let said = "the secret variable DEPLOY_TOKEN was set in that run and is not set now";
+    let said = "the secret variable DEPLOY_TOKEN was set in the recorded run but is not set now";
     let without = sandbox.retake(&["again", "deploy"]);
     assert!(without.code == 0 && without.stderr.contains(said), "{}", without.snapshot());
     let with = sandbox.retake_with(&[("DEPLOY_TOKEN", "other-value-9")], &["again", "deploy"]);

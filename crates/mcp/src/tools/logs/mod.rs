@@ -56,9 +56,9 @@ pub(super) struct LogsArguments {
 #[serde(rename_all = "camelCase")]
 pub(super) struct LogLines {
     run_id: String,
-    /// Number of lines of the whole output, as far as it was read
+    /// Lines of the whole output, as far as it was read
     lines: u64,
-    /// Number of lines that match the pattern, as far as the output was read
+    /// Number of matching lines, as far as it was read
     #[serde(skip_serializing_if = "Option::is_none")]
     matches: Option<u64>,
     /// Whether it is binary, and only shown if lines or a pattern are given
