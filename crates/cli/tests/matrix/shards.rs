@@ -173,7 +173,11 @@ fn a_bundle_that_is_not_whole_is_refused_and_nothing_of_it_is_taken() {
     refused(&whole.replacen("\"version\":1", "\"version\":9", 1), &[], "it has version 9");
     refused(&whole, &["--max-size", "1K"], "more than 1024 bytes");
     refused(&format!("{}\nnonsense\n", lines[0]), &[], "line 2");
-    refused(&format!("{}\n{}\n", lines[0], "x".repeat(5 << 20)), &[], "line 2 exceeds the maximum length");
+    refused(
+        &format!("{}\n{}\n", lines[0], "x".repeat(5 << 20)),
+        &[],
+        "line 2 exceeds the maximum length",
+    );
     refused(&whole.replacen("\"shard\":1", "\"shard\":7", 1), &[], "it is not a bundle");
 }
 

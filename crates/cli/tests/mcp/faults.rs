@@ -91,7 +91,10 @@ fn calls_that_are_wrong_say_how() {
         (json!({"argv": ["ls", "x".repeat(200_000)]}), "; pass it in a file"),
         (json!({"argv": ["ls"], "cwd": "no/such"}), "there is no such directory"),
         (json!({"argv": ["ls"], "timeout_seconds": -1}), "is not a number of seconds"),
-        (json!({"argv": ["ls"], "timeout_seconds": 0, "env": {"A B": "x"}}), "is not a valid variable name"),
+        (
+            json!({"argv": ["ls"], "timeout_seconds": 0, "env": {"A B": "x"}}),
+            "is not a valid variable name",
+        ),
         (json!({"argv": ["ls"], "limits": {"memory_mb": 0}}), "not a usable limit"),
     ] {
         let result = client.tool("exec", arguments.clone());

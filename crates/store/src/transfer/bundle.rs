@@ -141,10 +141,11 @@ pub fn check_bundle(
                 false => Err(BundleFault::Incomplete),
             };
         }
-        let line: ExportLine = serde_json::from_str(line).map_err(|error| match error.is_eof() {
-            true => BundleFault::Incomplete,
-            false => BundleFault::Line { line: number, detail: error.to_string() },
-        })?;
+        let line: ExportLine =
+            serde_json::from_str(line).map_err(|error| match error.is_eof() {
+                true => BundleFault::Incomplete,
+                false => BundleFault::Line { line: number, detail: error.to_string() },
+            })?;
         if let ExportLine::Run { intent, outcome, .. } = line {
             checked.runs += 1;
             if checked.runs > limits.runs {
