@@ -354,7 +354,7 @@ mod tests {
             "the command is empty",
             "argument 1 contains a NUL",
             "argument 2 is 200000 bytes",
-            "\"A=B\" is not a name",
+            "\"A=B\" is not a valid variable name",
             "the value of C contains a NUL",
             "the timeout is 0",
             "/no/such: there is no such directory",
