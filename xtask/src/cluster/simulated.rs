@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Tasks that end or start before new submissions are accepted: a submitter gives up on one that the
+/// controller does not know after ten seconds.
+const AT_ONCE: usize = 50;
+
 /// The limits of a site, and the duration of its tasks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimulatedSite {
@@ -155,10 +159,11 @@ impl Controller {
     fn run(mut self, stop: &AtomicBool) -> io::Result<SimulatedStats> {
         while !stop.load(Ordering::SeqCst) {
             self.accept()?;
-            self.end_tasks()?;
-            self.start_tasks()?;
+            let changed = self.end_tasks()? + self.start_tasks()?;
             self.publish()?;
-            std::thread::sleep(Duration::from_millis(10));
+            if changed < AT_ONCE {
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
         Ok(self.stats)
     }
@@ -211,9 +216,11 @@ impl Controller {
         Ok(())
     }
 
-    fn start_tasks(&mut self) -> io::Result<()> {
+    /// Starts waiting tasks, and returns their number.
+    fn start_tasks(&mut self) -> io::Result<usize> {
+        let mut started = 0;
         for _ in 0..self.waiting.len() {
-            if self.free.is_empty() {
+            if self.free.is_empty() || started == AT_ONCE {
                 break;
             }
             let Some((job, task)) = self.waiting.pop_front() else { break };
@@ -222,6 +229,7 @@ impl Controller {
                 self.waiting.push_back((job, task));
                 continue;
             }
+            started += 1;
             let node = self.free.pop().unwrap_or_default();
             known.running += 1;
             known.states[task] = "RUNNING";
@@ -233,14 +241,17 @@ impl Controller {
             let end = Instant::now() + self.site.task_time;
             self.running.push((std::cmp::Reverse(end), job, task, node));
         }
-        Ok(())
+        Ok(started)
     }
 
-    fn end_tasks(&mut self) -> io::Result<()> {
+    /// Ends tasks whose time is over, and returns their number.
+    fn end_tasks(&mut self) -> io::Result<usize> {
+        let mut ended = 0;
         while let Some((std::cmp::Reverse(end), job, task, node)) = self.running.peek().copied() {
-            if end > Instant::now() {
+            if end > Instant::now() || ended == AT_ONCE {
                 break;
             }
+            ended += 1;
             self.running.pop();
             if (job, task) == (0, 0) && self.ended < self.site.first_ends_after {
                 let later = std::cmp::Reverse(Instant::now() + self.site.task_time);
@@ -255,7 +266,7 @@ impl Controller {
             known.changed = true;
             known.leave_results(task, node)?;
         }
-        Ok(())
+        Ok(ended)
     }
 
     /// Updates the answers of `squeue`: each job at most once a second, like a real controller.
