@@ -200,9 +200,9 @@ fn dead_lines_are_tidied_away_and_the_living_stay() {
     assert_eq!(lines(&changes, "changes/7"), Some((0, 1)));
 }
 
-/// A log: the record of its lines is as long as it is, and each change makes another one.
+/// A log file: each change adds a record of all its lines, and makes the one before it dead.
 #[test]
-fn a_file_that_always_grows_leaves_little_of_what_it_was() {
+fn the_cache_of_a_growing_file_stays_small() {
     let tree = TrackedTree::with(&[("stays", "a\nb\n")]);
     let mut text = String::new();
     let mut tracker = tree.cached();
@@ -211,14 +211,14 @@ fn a_file_that_always_grows_leaves_little_of_what_it_was() {
         tree.put("log", &text);
         tracker.snapshot().unwrap();
         tracker.save(&mut NoSecrets).unwrap();
-        // Now and then as a new process.
+        // Every tenth round starts a new process.
         if round % 10 == 9 {
             tracker = tree.cached();
         }
     }
     let kept: u64 =
         named(&tree, "lines-").iter().map(|name| std::fs::metadata(name).unwrap().len()).sum();
-    // 20,000 lines are 160 kB; all records of all rounds are 8 MB.
+    // The records of 20,000 lines take 160 kB; those of all rounds together take 8 MB.
     assert!(kept < 2 << 20, "{kept}");
     let before = tracker.last().unwrap();
     tree.put("log", text + "one more\n");

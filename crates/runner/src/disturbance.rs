@@ -101,8 +101,8 @@ impl MachineState {
         }
     }
 
-    /// A state too soon after this one to say anything about the load, which is not read again: with
-    /// many CPUs, the kernel takes longer for that than a short run.
+    /// A state too soon after this one to judge the load. The load is not read again: with many CPUs,
+    /// the kernel takes longer for that than a short run.
     fn soon_after(&self, root: &Path) -> Self {
         let throttled = self.throttled.and_then(|_| throttled(root, self.counted_cpus()));
         Self { at: Instant::now(), throttled, limited: limited(root), ..self.clone() }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_soon_after_is_what_a_short_run_can_be_disturbed_by() {
+    fn a_short_run_sees_cpu_limits_but_no_load() {
         let (root, later) = [3, 7]
             .map(|throttled| {
                 let root = tempfile::tempdir().unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_our_own_children_use_is_ours() {
+    fn cpu_time_of_own_children_is_not_a_disturbance() {
         let before = used_by_us(&[]);
         let start = Instant::now();
         let pid = i32::try_from(std::process::id()).unwrap();

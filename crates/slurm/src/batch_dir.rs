@@ -236,7 +236,7 @@ impl BatchDir {
         let (mut index, mut offset) = (String::with_capacity(files.len() * INDEX_LINE), 0);
         let mut bases: Vec<(BaseVariables, FilePart)> = Vec::new();
         for file in files {
-            // Few: one for each directory that cells run in.
+            // A linear search suffices: there is one base for each working directory.
             if let Some(base) = file.request.environment.base.take() {
                 let known = bases.iter().rev().find(|(known, _)| *known == base);
                 let part = match known {

@@ -168,22 +168,22 @@ enum Continue {
     No,
 }
 
-/// This machine, from the first cell of the task that measures something.
+/// Watches this machine, starting with the first cell of the task that measures something.
 #[derive(Default)]
 struct WatchedMachine {
     watch: OnceCell<MachineWatch>,
 }
 
 impl WatchedMachine {
-    /// Begins to look at it for a run.
+    /// Starts a watch for a run.
     fn watch(&self, keepers: &[i32]) -> MachineWatch {
         let mut first = None;
         self.watch.get_or_init(|| first.insert(MachineWatch::start(keepers)).clone());
         first.unwrap_or_else(|| MachineWatch::start(keepers))
     }
 
-    /// What disturbed a run. A short one says nothing about the load by itself; then everything
-    /// counts since the first one of the task.
+    /// The disturbances of a run. A short run cannot judge the load by itself, so for one the period
+    /// since the first run of the task counts.
     fn disturbances(&self, run: &MachineWatch, keepers: &[i32]) -> Vec<Disturbance> {
         let long_enough = run.is_long_enough();
         let watch = if long_enough { run } else { self.watch.get().unwrap_or(run) };

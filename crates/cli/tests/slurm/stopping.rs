@@ -47,7 +47,7 @@ fn a_stopped_controller_keeps_nobody_from_leaving() {
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(said.contains("Slurm does not answer, so 3 runs are cancelled"), "{said}");
-        // What nobody waited for gave no answer either, and nothing is tried again.
+        // A program that was not started is not reported, and nothing is retried.
         assert!(!said.contains("within 0 s"), "{said}");
         site.slurm.signal_controller("CONT");
         // The commands have ended by themselves, and the next command records how.

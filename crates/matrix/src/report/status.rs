@@ -137,7 +137,7 @@ struct Layout<'a> {
     places: HashMap<(usize, usize), &'a StatusCell>,
 }
 
-/// The place of a name in a list, at whose end it is added unless it is there.
+/// The index of a name in a list; a new name is appended.
 fn place_of(name: String, names: &mut Vec<String>, known: &mut HashMap<String, usize>) -> usize {
     if let Some(place) = known.get(&name) {
         return *place;
