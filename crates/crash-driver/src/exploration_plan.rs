@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_begins_after_the_deadline() {
+    fn no_check_starts_after_the_deadline() {
         let recording = recording();
         let now = Instant::now();
         let deadline = now + Duration::from_secs(1);

@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_into_memory_is_in_a_file_and_reads_the_same() {
+    fn bytes_beyond_the_memory_limit_are_stored_in_a_file_and_read_the_same() {
         let directory = tempfile::tempdir().unwrap();
         let mut store = ByteStore::new(10_000, Some(directory.path().to_owned()));
         let pieces: Vec<Vec<u8>> =

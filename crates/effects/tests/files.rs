@@ -256,7 +256,7 @@ fn files_that_come_and_go_do_no_harm() {
 }
 
 #[test]
-fn what_cannot_be_read_is_reported_and_nothing_is_invented_about_it() {
+fn unreadable_paths_are_reported_and_not_as_changes() {
     let tree =
         TrackedTree::with(&[("closed/a", "1"), ("open", "2"), ("secret", "3"), ("grows", "4")]);
     tree.put("listed/b", "5");

@@ -47,7 +47,7 @@ fn the_next_process_goes_on_where_the_last_one_stopped() {
 }
 
 #[test]
-fn nothing_changed_means_nothing_written() {
+fn an_unchanged_tree_does_not_rewrite_the_cache() {
     let tree = TrackedTree::with(&[("a", "1"), ("b", "2")]);
     tree.settle("b");
     tree.settle("");
@@ -62,7 +62,7 @@ fn nothing_changed_means_nothing_written() {
 }
 
 #[test]
-fn what_is_kept_is_for_the_user_s_eyes_and_holds_no_text() {
+fn the_cache_is_private_and_contains_no_file_contents() {
     let tree = TrackedTree::with(&[("a", "PASSWORD=hunter2hunter2\n")]);
     keep(&tree);
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;

@@ -158,7 +158,7 @@ fn a_daemon_is_found_named_and_ended() {
 }
 
 #[test]
-fn what_may_stay_stays_and_the_next_run_is_not_disturbed() {
+fn permitted_background_processes_survive_without_disturbing_the_next_run() {
     let mut lab = Lab::new();
     for detach in [Detach::All, Detach::Named(vec!["retake-fake".into()])] {
         let mut request = fake(&["daemonise", "exit"]);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_the_orchestrator() {
+    fn without_variables_the_phase_is_orchestrator() {
         let variables = read(&[]).unwrap();
         assert_eq!(variables.phase, Phase::Orchestrator);
         assert!(!variables.keep_artifacts && variables.keep_going.is_none());

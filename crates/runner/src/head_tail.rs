@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_carried_whole_however_it_arrives() {
+    fn text_within_the_limit_is_kept_whole_in_any_chunks() {
         for size in 1..=10 {
             let chunks: Vec<_> = b"0123456789".chunks(size).collect();
             assert_eq!(carry(10, &chunks), ("0123456789".into(), false));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_carried_at_limit_zero() {
+    fn a_limit_of_zero_keeps_no_text() {
         assert_eq!(carry(0, &[b"abc"]).0, "\n[retake: 3 bytes left out here]\n");
     }
 }

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_sandbox_left_is_removed() {
+    fn layers_left_by_a_killed_sandbox_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let left = base.path().join(format!("x-1{TEMPORARY}1-0/a/work/work"));
         make(&left).unwrap();

@@ -425,7 +425,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_refused_with_and_without_notification() {
+    fn notification_does_not_weaken_refusals() {
         for sockets in [Sockets::Namespaced, Sockets::Host { unix: true, tcp: true }] {
             let refused = rules(sockets);
             let plain = program(&set_id::checked(&refused));

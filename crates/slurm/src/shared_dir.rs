@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_of_the_lock_follows_another() {
+    fn the_lock_has_one_holder_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let shared = SharedDir { dir: dir.path().to_owned() };
         let first = shared.lock().unwrap();

@@ -59,7 +59,7 @@ fn markers_of_runs_sent_together_are_links_to_one_file() {
 }
 
 #[test]
-fn what_comes_back_completes_it_exactly_once() {
+fn a_remote_run_is_completed_by_exactly_one_result() {
     let mut it = TestStore::new();
     let sent = intent("far");
     it.store.begin_remote_runs(&[plain(sent.clone())]).unwrap();

@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_mean_two_things_is_no_rule() {
+    fn ambiguous_hosts_are_refused() {
         use HostProblem::{Empty, LoopbackPort, Name, OddAddress, Port, Url, Wildcard};
         for (text, problem) in [
             ("", Empty),

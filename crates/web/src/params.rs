@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn invalid_parameters_are_refused_by_name() {
         for (name, value) in [
             ("status", "fine"),
             ("kind", "x"),

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_value_is_refused() {
+    fn text_that_is_not_exactly_one_value_is_refused() {
         for text in [
             "",
             "x",

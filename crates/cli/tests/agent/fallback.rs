@@ -95,7 +95,7 @@ fn an_interrupted_fallback_is_read_as_what_it_is() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_before_anything_runs() {
+fn an_unusable_fallback_is_refused_before_anything_runs() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; complete; result"]);
     sandbox.workspace("task", &[]);

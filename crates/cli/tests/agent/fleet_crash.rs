@@ -195,7 +195,7 @@ fn after_ctrl_c_it_is_said_how_to_continue_and_no_iteration_is_forgotten() {
 }
 
 #[test]
-fn what_an_agent_had_done_is_kept_where_it_does_not_continue() {
+fn work_of_an_interrupted_agent_is_kept_if_it_does_not_continue() {
     // The first one fails once the second has started.
     let fails = "while [ ! -e \"$dir/at\" ]; do sleep 0.02; done; exit 3";
     let works = "echo half > half; git add .; git commit -qm half; echo more > more; touch \"$dir/at\"; sleep 600";

@@ -14,7 +14,7 @@ fn arguments<'a>(options: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn what_is_in_the_root_counts_as_durable_and_is_said() {
+fn existing_files_in_the_root_are_reported_and_count_as_durable() {
     let env = Env::new();
     let first = env.expect(1, &arguments(&[]));
     assert!(!first.stdout.contains("was not empty"), "{}", first.stdout);
@@ -125,7 +125,7 @@ fn a_program_that_leaves_a_process_running_is_no_all_clear() {
 }
 
 #[test]
-fn what_a_background_process_writes_is_tested() {
+fn writes_of_a_background_process_are_tested() {
     let env = Env::new();
     // Promised by a process that still runs when the program has ended, and never synced.
     let program = "p=$$; { while [ -d /proc/$p ]; do sleep 0.01; done; printf x > root/data; \

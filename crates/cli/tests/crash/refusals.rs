@@ -91,7 +91,7 @@ fn a_program_that_changes_nothing_is_not_tested() {
 }
 
 #[test]
-fn what_cannot_be_recorded_yet_comes_with_what_to_do() {
+fn programs_that_cannot_be_recorded_are_refused_with_advice() {
     let env = Env::new();
     env.sandbox.file("save", "#!/bin/sh\n");
     let why = refused(&env, &["--root", "root", "--verify", "true", "--", "./save"]);
@@ -101,7 +101,7 @@ fn what_cannot_be_recorded_yet_comes_with_what_to_do() {
 }
 
 #[test]
-fn what_is_needed_is_asked_for() {
+fn missing_or_invalid_options_are_reported() {
     let env = Env::new();
     let called = env.expect(2, &["--root", "root", "--", "true"]);
     assert!(called.stderr.contains("--verify"), "{}", called.stderr);

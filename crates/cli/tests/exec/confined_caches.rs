@@ -45,7 +45,7 @@ fn layers(sandbox: &Sandbox) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_is_written_stays_in_the_project_and_the_real_cache_is_as_it_was() {
+fn writes_to_caches_stay_in_the_project_and_leave_the_real_cache_unchanged() {
     let Some(sandbox) = with_caches() else { return };
     let home = sandbox.dir.path().join("home");
     let called = confined(

@@ -394,7 +394,7 @@ fn a_run_ends_although_a_host_does_not_answer() {
 }
 
 #[test]
-fn what_is_no_host_is_refused_with_the_reason() {
+fn invalid_hosts_are_refused_with_the_reason() {
     let sandbox = Sandbox::new();
     let called = sandbox.retake(&[
         "exec",

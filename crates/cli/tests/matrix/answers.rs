@@ -111,7 +111,7 @@ fn a_spent_budget_ends_sampling_that_would_go_on() {
 }
 
 #[test]
-fn what_was_made_larger_after_a_look_is_judged_as_such() {
+fn a_sample_extended_after_a_look_is_judged_as_a_sequence() {
     let env = Env::with_commits(&["100", "130"]);
     let config = |iterations: u32| {
         env.config(&format!("{LOAD}iterations: {iterations}\ncode: {{refs: [v1, v2]}}\n"));
@@ -532,7 +532,7 @@ fn few_samples_have_no_interval_and_undecided_changes_say_how_many_more_runs_the
 }
 
 #[test]
-fn what_a_run_says_in_the_end_is_what_compare_says_afterwards() {
+fn run_and_compare_give_the_same_comparisons() {
     let env = Env::with_commits(&["100", "130"]);
     let config = |iterations: u32| {
         env.config(&format!("{LOAD}iterations: {iterations}\ncode: {{refs: [v1, v2]}}\n"));

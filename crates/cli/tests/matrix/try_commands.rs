@@ -79,7 +79,7 @@ fn a_command_can_be_compared_with_itself_and_have_a_name() {
 }
 
 #[test]
-fn what_runs_around_iterations_has_the_values_too() {
+fn commands_around_iterations_get_the_axis_values() {
     let env = plain();
     let log = env.outside("log").display().to_string();
     let write = |what: &str| format!("echo {what} {{n}} >> {log}");

@@ -44,7 +44,7 @@ fn closing_its_input_lets_it_end() {
 }
 
 #[test]
-fn what_ends_at_once_is_told_at_once() {
+fn a_background_run_that_ends_immediately_is_reported_immediately() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
     // On a busy machine even these may take a while.

@@ -50,7 +50,7 @@ impl Base {
 }
 
 #[test]
-fn what_is_pushed_is_what_was_recorded_and_once_more_changes_nothing() {
+fn a_push_sends_recorded_runs_exactly_and_repeating_it_changes_nothing() {
     let Some(base) = Base::start() else { return };
     let secret = "--env";
     base.sandbox.recorded("echo out; echo err >&2; exit 3");
@@ -298,7 +298,7 @@ fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
 }
 
 #[test]
-fn what_the_database_refuses_is_told_with_what_to_do() {
+fn refusals_of_the_database_are_reported_with_advice() {
     let Some(base) = Base::start() else { return };
     base.sandbox.recorded("true");
     let push = |url: &str, password: Option<&str>| {

@@ -166,7 +166,7 @@ fn a_share_that_someone_cancels_is_stated_and_is_no_finding() {
 }
 
 #[test]
-fn who_asks_again_after_being_killed_gets_what_was_asked_for_before() {
+fn a_killed_exploration_reuses_its_results_when_it_is_repeated() {
     let Some(site) = Site::start(2, "") else { return };
     let verify = site.record("none");
     let here = expect(1, &site.retake(&site.explore(&verify, &[])));
@@ -252,7 +252,7 @@ fn time_that_is_up_ends_it_and_what_was_not_checked_is_said() {
 }
 
 #[test]
-fn what_cannot_be_tested_there_is_said() {
+fn explorations_that_no_node_can_run_report_the_reason() {
     let Some(mut site) = Site::start(1, "") else { return };
     let verify = site.record("both");
     let called = site.retake(&site.explore(&verify, &["--on", "slurm:nowhere"]));

@@ -59,8 +59,7 @@ fn tests_and_changed_files_are_known_there_as_here() {
 }
 
 #[test]
-fn what_is_replaced_in_printed_output_is_said_and_the_shared_directory_may_be_named_by_a_variable()
-{
+fn replaced_secrets_are_reported_and_the_shared_directory_may_contain_a_variable() {
     let Some(site) = Site::start(1, "") else { return };
     let token = format!("ghp_{}", "a1B2".repeat(9));
     let script = format!("printf '%s' {} > token; printf 'ghp_'; cat token; echo", &token[4..]);
@@ -75,7 +74,7 @@ fn what_is_replaced_in_printed_output_is_said_and_the_shared_directory_may_be_na
 }
 
 #[test]
-fn what_cannot_run_there_is_refused_before_or_there_and_says_why() {
+fn runs_that_the_node_cannot_execute_are_refused_with_the_reason() {
     let Some(site) = Site::start(1, "") else { return };
     let cases: [(&[&str], &str); 3] = [
         (&["--on", "pbs", "true"], "--on takes slurm or slurm:PARTITION"),
@@ -167,7 +166,7 @@ fn a_machine_that_does_not_see_the_shared_directory_runs_nothing() {
 }
 
 #[test]
-fn who_waits_can_be_stopped_and_continued() {
+fn a_waiting_submitter_can_be_stopped_and_continued() {
     use std::os::unix::process::CommandExt;
     let Some(site) = Site::start(1, "") else { return };
     let file = site.sandbox.project().join("pid");

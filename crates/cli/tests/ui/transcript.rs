@@ -159,7 +159,7 @@ fn a_long_loop_is_shown_page_by_page() {
 }
 
 #[test]
-fn what_an_iteration_changed_comes_from_its_checkpoints() {
+fn changes_of_an_iteration_come_from_its_checkpoints() {
     let sandbox = Sandbox::new();
     sandbox.git(&["init", "-q", "-b", "main"]);
     sandbox.file("kept.txt", "the same\n");

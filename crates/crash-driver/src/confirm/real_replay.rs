@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_again_is_what_was_recorded() {
+    fn a_replay_produces_the_recorded_tree() {
         for pushes in
             [Pushes::None, Pushes::CommitAtEnd, Pushes::WriteAndCommitAtEnd, Pushes::Random]
         {

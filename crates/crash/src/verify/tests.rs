@@ -70,7 +70,7 @@ fn a_failure_says_how_and_what_was_said() {
 }
 
 #[test]
-fn what_a_check_leaves_running_is_ended() {
+fn processes_left_running_by_a_check_are_ended() {
     let root = tempfile::tempdir().unwrap();
     let told = tempfile::tempdir().unwrap();
     let pid = told.path().join("pid");

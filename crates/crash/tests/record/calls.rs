@@ -361,7 +361,7 @@ fn lines_are_acknowledgements_in_their_place() {
 }
 
 #[test]
-fn what_cannot_be_recorded_ends_the_recording_by_name() {
+fn unsupported_system_calls_end_the_recording_by_name() {
     let refused = [
         ("syscall(SYS_io_uring_setup, 4, 0)", "io_uring_setup"),
         ("syscall(SYS_io_setup, 4, 0)", "io_setup"),

@@ -16,7 +16,7 @@ fn noted(stage: &Stage, file: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_comes_before_the_check_happens_once_for_all_of_them() {
+fn setup_before_the_check_runs_once_for_all_checks() {
     let stage = Stage::new();
     stage.play_named("served::counts").passed();
     // The orchestrator, the recorded run, the second run, and the server.
@@ -54,7 +54,7 @@ fn a_check_that_ends_its_server_is_repeated_without_one() {
 }
 
 #[test]
-fn what_a_check_is_told_is_that_of_its_own_point() {
+fn each_check_gets_the_data_of_its_own_point() {
     let stage = Stage::new();
     stage.play_named("served::tells").passed();
     let told = noted(&stage, "told");

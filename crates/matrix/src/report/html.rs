@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_found_nothing_is_folded_where_there_is_much_of_it() {
+    fn many_comparisons_without_a_difference_are_folded() {
         let flat = [100.0; 20];
         let side = |values| Side { name: "cell", values, blocks: &[], failed: 0 };
         let one = compare(side(&flat), side(&flat), "wall", &Criteria::default());

@@ -305,7 +305,7 @@ across: main (0123456), new (0123456), other (0123456)
     }
 
     #[test]
-    fn one_axis_goes_downwards_and_none_is_one_cell() {
+    fn a_single_axis_goes_downwards_and_no_axis_gives_one_cell() {
         let axis = Axis { name: "code".into(), values: vec![] };
         let got = grid(&[axis], &[cell("x", "main", &[(0, 0)]), cell("x", "new", &[])]);
         assert_eq!(got, "code\nmain (0123456)  1/2 ...\nnew (0123456)   0/2 ...\n");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_summary() {
+    fn an_empty_sample_has_no_summary() {
         assert_eq!(summarise(&[]), None);
         assert_eq!(summarise(&[f64::NAN, f64::INFINITY]), None);
     }

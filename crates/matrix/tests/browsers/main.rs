@@ -195,7 +195,7 @@ fn a_broken_transfer_is_resumed() {
 }
 
 #[test]
-fn what_has_changed_in_between_is_begun_anew() {
+fn a_download_restarts_if_the_archive_changed() {
     for server_forgets_ranges in [true, false] {
         let test = Test::new();
         test.mirror.change(|state| state.cut = Some(200_000));

@@ -14,7 +14,7 @@ const CLAUDE: &str = r#"{
 "#;
 
 #[test]
-fn what_else_is_in_a_file_stays_as_it_is() {
+fn install_leaves_the_rest_of_a_file_unchanged() {
     let after = Client::Claude.with(CLAUDE, &by("retake")).unwrap();
     let expected = r#"{
   "numStartups": 7,

@@ -167,7 +167,7 @@ fn a_variable_of_the_client_is_no_way_to_name_a_program() {
 }
 
 #[test]
-fn one_file_that_is_many_programs_is_told_apart_by_its_name() {
+fn a_multi_call_binary_is_judged_by_the_name_of_its_link() {
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -185,7 +185,7 @@ fn one_file_that_is_many_programs_is_told_apart_by_its_name() {
 }
 
 #[test]
-fn what_a_variable_names_is_judged_as_a_command() {
+fn programs_named_by_variables_are_judged_as_commands() {
     let (dir, policy) = policy(&["git diff", "git log", "cat", "cargo", "make", "gcc"], &[], true);
     script(&dir.path().join("evil.sh"));
     for name in [

@@ -316,7 +316,7 @@ fn code_that_another_command_prints_is_seen() {
 }
 
 #[test]
-fn what_is_empty_or_assigned_on_the_way_hides_nothing() {
+fn empty_or_reassigned_variables_do_not_hide_a_denied_command() {
     all_refused(
         &["rm"],
         &[

@@ -123,7 +123,7 @@ fn a_denied_command_is_found_wherever_a_line_has_it() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_where_rules_exist() {
+fn unpredictable_commands_are_refused_if_rules_exist() {
     let unpredictable = [
         "x=$(echo rm); $x victim",
         "x=r; y=${x}m; $y victim",

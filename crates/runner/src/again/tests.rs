@@ -99,7 +99,7 @@ fn every_field_of_the_recorded_request_is_asked_for_again() {
 }
 
 #[test]
-fn what_is_not_known_any_more_is_refused_all_at_once() {
+fn all_missing_parts_of_a_request_are_reported_together() {
     let redacted = RedactedParts {
         arguments: vec![2],
         variables: vec!["PLAIN".to_owned()],

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_repository_has_anyway_is_none() {
+    fn the_usual_git_configuration_names_no_program() {
         let usual = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = false\n\
                      [remote \"origin\"]\n\turl = https://example.com/x.git\n\
                      [branch \"main\"]\n\tremote = origin\n[pager]\n\tlog = false\n";

@@ -165,7 +165,7 @@ fn a_repository_in_the_place_of_the_project_s_own_is_found() {
 }
 
 #[test]
-fn what_the_sandbox_cannot_cover_is_moved_aside_without_being_asked() {
+fn planted_git_files_that_the_sandbox_cannot_cover_are_moved_aside() {
     let (dir, root) = project();
     git(&root, &["worktree", "add", "-q", "../linked"]);
     let host = before(&root, false);

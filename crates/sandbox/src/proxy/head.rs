@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
+    fn ambiguous_or_malformed_heads_are_refused() {
         use BadHead::{Malformed, NotForProxy, Scheme};
         for (text, expected) in [
             ("GET / HTTP/1.1\r\n\r\n", NotForProxy),

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_taken_from_the_queue_is_not_waited_for() {
+    fn a_cancelled_pending_task_is_not_waited_for() {
         let mut cell = Cell::new(retake_types::RunId::new());
         assert_eq!(allowed_silence(&cell, true, GRACE), SILENCE);
         cell.seen_queued = true;

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_json_is_an_error() {
+    fn json_of_another_form_is_an_error() {
         for bad in [r#"{"a": {"b": [1}}"#, r#"{"a": 1}"#, r#"{"a": {}} {}"#, "", "[]"] {
             assert!(json_without(&["a", "b"], bad.as_bytes()).is_err(), "{bad}");
         }

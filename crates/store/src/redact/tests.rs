@@ -60,7 +60,7 @@ fn overlapping_secrets_go_whole() {
 }
 
 #[test]
-fn what_may_begin_inside_of_a_longer_beginning_does_not_let_it_go() {
+fn a_candidate_inside_a_longer_match_does_not_drop_the_longer_one() {
     let redactor = redactor(&[("A", "access_tokyo")]);
     assert_redacts(
         &redactor,
@@ -360,7 +360,7 @@ fn credentials_are_found_by_what_stands_around_them() {
 }
 
 #[test]
-fn what_looks_random_in_a_build_log_is_left_alone() {
+fn random_looking_text_of_build_logs_is_not_redacted() {
     let redactor = redactor(&[]);
     for text in [
         "commit 3f786850e387550fdab836ed7e6dc881de23001b, sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",

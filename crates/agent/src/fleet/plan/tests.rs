@@ -204,7 +204,7 @@ fn restored(phase: AgentPhase) -> RestoredAgent {
 }
 
 #[test]
-fn what_was_left_in_a_tree_is_collected_where_its_agent_does_not_continue() {
+fn work_left_in_a_tree_is_collected_if_its_agent_does_not_continue() {
     let halt = Some(HaltRule { failures: 1, now: false });
     let mut plan = FleetPlan::new(FleetRules { halt, ..rules(2) }, false, 4, Spent::default());
     let failed = AgentPhase::Settled { outcome: FleetOutcome::AgentFailed, tree: TreePhase::Done };

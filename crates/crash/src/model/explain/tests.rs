@@ -280,7 +280,7 @@ fn a_promise_does_not_hide_an_index_that_came_too_early() {
 }
 
 #[test]
-fn what_is_lost_only_together_with_a_known_cause_is_found_in_what_is_left() {
+fn a_loss_that_occurs_only_with_a_known_cause_is_found_separately() {
     let log = ".".repeat(14);
     let mut script = TestScript::with(&[("old", "."), ("log", log.as_str()), ("index", ".")]);
     script = script.write("old", 0, "x");

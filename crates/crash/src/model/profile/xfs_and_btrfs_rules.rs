@@ -154,7 +154,7 @@ mod btrfs {
     }
 
     #[test]
-    fn what_came_after_a_synced_file_still_needs_what_came_before_it() {
+    fn an_operation_after_an_fsync_still_depends_on_those_before_it() {
         let script = TestScript::default().create("b").create("a").fsync("a").create("c");
         exactly(BTRFS, &script, &["a=", "a= b=", "a= b= c="]);
     }

@@ -98,7 +98,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_not_needed_any_more_is_ended() {
+fn executions_beyond_the_bound_are_ended() {
     // Target 1 fails its check while target 2 runs until it is killed.
     let (ended, wait) = mpsc::channel();
     let wait = Mutex::new(wait);

@@ -62,7 +62,7 @@ fn a_slower_machine_is_no_change_where_sessions_share_a_commit() {
 }
 
 #[test]
-fn what_is_seen_between_sessions_only_is_said_to_be_that() {
+fn a_change_seen_only_between_sessions_is_marked_as_such() {
     let observations: Vec<Observation> = (0..12)
         .flat_map(|number| {
             let factor = if number < 6 { 1.0 } else { 1.3 };

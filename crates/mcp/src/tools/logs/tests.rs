@@ -29,7 +29,7 @@ fn lines_by_number() {
 }
 
 #[test]
-fn what_does_not_fit_says_where_to_go_on() {
+fn truncated_logs_say_where_to_continue() {
     let lines = of(&range("1-50"), 20);
     assert_eq!(lines.text, "line 1\nline 2\n[lines 3-100 left out]\n");
     assert_eq!(lines.next.as_deref(), Some("3-50"));
