@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_holds_is_swept() {
+    fn only_unlocked_scratch_directories_are_swept() {
         let parent = tempfile::tempdir().unwrap();
         let long_ago = SystemTime::now() - 2 * MIN_AGE;
         let made = |name: &str, time: SystemTime| {

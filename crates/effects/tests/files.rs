@@ -93,7 +93,7 @@ fn links_count_by_their_target_and_are_not_followed() {
 }
 
 #[test]
-fn a_change_of_type_is_what_it_looks_like() {
+fn a_change_of_the_file_type_is_reported() {
     let tree = TrackedTree::with(&[("to_link", "target"), ("to_dir", "1"), ("from_dir/a", "2")]);
     tree.put("to_fifo", "3");
     tree.link("target", "from_link");

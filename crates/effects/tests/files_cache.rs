@@ -272,7 +272,7 @@ fn two_at_once_do_each_other_no_harm() {
 }
 
 #[test]
-fn a_process_that_saves_nothing_leaves_nothing() {
+fn a_process_that_does_not_save_leaves_no_files() {
     let tree = TrackedTree::with(&[("a", "1\n")]);
     let mut tracker = tree.cached();
     tracker.snapshot().unwrap();

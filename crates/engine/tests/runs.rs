@@ -463,7 +463,7 @@ fn dropping_the_keeper_ends_it() {
 }
 
 #[test]
-fn a_keeper_that_was_asked_to_end_ends_by_itself_and_is_waited_for_later() {
+fn ending_a_keeper_does_not_wait_until_it_is_dropped() {
     let keeper = Keeper::start(KeeperSettings::default()).unwrap();
     let pid = keeper.pid();
     let ending = keeper.end();

@@ -85,7 +85,7 @@ fn observed(lab: &mut Lab, cwd: &Path, paths: &[PathBuf]) -> Vec<PathAccess> {
 }
 
 #[test]
-fn random_rules_do_to_real_files_what_they_say() {
+fn the_sandbox_enforces_random_rules_on_real_files() {
     let base = tempfile::tempdir_in(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target")).unwrap();
     let base = base.path().canonicalize().unwrap();
     let grants =

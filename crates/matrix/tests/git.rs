@@ -263,7 +263,7 @@ fn pointers_of_git_lfs_are_found_where_files_should_be() {
 }
 
 #[test]
-fn submodules_are_there() {
+fn a_worktree_contains_its_submodules() {
     let mut repo = Repo::new();
     let library = repo.temp.path().join("library");
     fs::create_dir(&library).unwrap();

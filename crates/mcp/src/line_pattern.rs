@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_says_why() {
+    fn an_invalid_pattern_is_refused_with_the_reason() {
         assert!(LinePattern::new("(").unwrap_err().contains("unclosed group"));
         LinePattern::new("(?i)grüße").unwrap();
     }

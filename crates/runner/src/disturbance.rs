@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn other_load_is_what_is_not_ours() {
+    fn only_load_of_other_programs_is_a_disturbance() {
         let before = machine("cpu  0 0 0 0 0 0 0 0 0 0\n", "performance", 0);
         // Twenty seconds of CPU time in ten seconds, and four stolen.
         let after = machine("cpu  1000 500 500 0 0 0 0 400 0 0\n", "performance", 2);

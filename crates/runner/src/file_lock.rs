@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looking_takes_nothing_away_from_who_wants_it() {
+    fn querying_a_lock_does_not_prevent_acquiring_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         assert!(!FileLock::is_held(&path), "there is none");

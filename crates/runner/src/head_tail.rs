@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn head_and_tail_of_what_does_not() {
+    fn text_beyond_the_limit_keeps_its_head_and_tail() {
         let all: Vec<u8> = (0..100u8).map(|n| b'a' + n % 26).collect();
         for size in [1, 3, 7, 50, 100] {
             let (text, truncated) = carry(10, &all.chunks(size).collect::<Vec<_>>());

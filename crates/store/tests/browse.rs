@@ -147,7 +147,7 @@ const EFFORT: SearchEffort =
     SearchEffort { scanned_bytes: 1 << 20, sifted: 1000, ..SearchEffort::UNLIMITED };
 
 #[test]
-fn a_search_goes_on_where_it_ended() {
+fn a_search_continues_from_its_cursor() {
     let (_dir, mut store) = store();
     let now = Timestamp::now();
     let ids: Vec<RunId> = (0..5).map(|_| run(&mut store, now, 1, 0, b"a needle\n")).collect();

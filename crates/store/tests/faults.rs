@@ -347,7 +347,7 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
 }
 
 #[test]
-fn a_lost_output_file_costs_an_export_that_output_alone() {
+fn an_export_omits_only_the_output_whose_file_is_lost() {
     let mut test = TestStore::new();
     let (first, second) = (intent("a"), intent("b"));
     let large = b"abc".repeat(100_000);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_begins_and_ends_within_lines_has_only_whole_ones() {
+    fn incomplete_lines_at_the_ends_of_a_part_are_ignored() {
         let mut lines = StreamLines::default();
         let text = b"or: half\nerror: whole\nerror: ha";
         lines.look(Stream::Stdout, text, &(100..100 + text.len() as u64), 1000);

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_column_may_be_one_that_goes() {
+    fn the_last_column_may_be_dropped() {
         let mut table = Table::new([Column::new("NAME"), Column::new("BAR").spare(1)]);
         table.row(["a name of twenty-two !".into(), "████████████████".into()]);
         assert!(table.render(Some(40), Palette::PLAIN).contains("█"));

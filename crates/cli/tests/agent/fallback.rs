@@ -26,7 +26,7 @@ fn config(codex: &std::path::Path) -> String {
 }
 
 #[test]
-fn it_works_until_the_limit_is_over_and_is_recorded_by_iteration() {
+fn the_fallback_works_until_the_limit_ends_and_is_recorded_per_iteration() {
     let sandbox = Sandbox::new();
     // Outlasts the limit in its second iteration.
     let script = "n=$(cat \"$dir/codex-count\" 2>/dev/null || echo 0); n=$((n + 1)); echo $n > \"$dir/codex-count\"\n\

@@ -225,7 +225,7 @@ fn stagnation_is_for_iterative_mode() {
 }
 
 #[test]
-fn no_progress_is_seen_in_what_was_done() {
+fn missing_progress_is_detected_from_unchanged_files() {
     let sandbox = Sandbox::new();
     // It claims to work, and changes nothing.
     sandbox

@@ -385,7 +385,7 @@ fn places_can_be_elsewhere() {
 }
 
 #[test]
-fn the_flags_that_all_commands_have() {
+fn global_flags_work_before_and_after_the_command() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; say 'I look around'; complete; result"]);
     sandbox.workspace("task", &[]);

@@ -64,7 +64,7 @@ fn a_program_that_hangs_ends_with_the_budget() {
 }
 
 #[test]
-fn a_log_that_is_none_is_told_from_one_that_was_cut_short() {
+fn a_file_that_is_not_a_log_and_a_truncated_log_have_different_messages() {
     let env = Env::new();
     env.sandbox.file("other", "something else entirely");
     assert!(refused(&env, &["show", "other"]).contains("not a crash log"));

@@ -63,7 +63,7 @@ fn runs_inside_are_recorded_outside_as_reported() {
 }
 
 #[test]
-fn a_report_cannot_touch_what_is_there_nor_tell_what_cannot_be() {
+fn a_report_cannot_change_existing_runs_or_claim_impossible_ones() {
     let sandbox = Sandbox::new();
     if !sandbox.can_be_confined() {
         return;

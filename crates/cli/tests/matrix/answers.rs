@@ -220,7 +220,7 @@ fn the_commit_that_broke_it_is_found_by_exit_code_and_runs_are_reused() {
 }
 
 #[test]
-fn ends_that_are_not_what_they_are_said_to_be_are_refused() {
+fn wrong_good_and_bad_ends_of_a_bisection_are_refused() {
     let env = Env::with_commits(&["0", "0", "0"]);
     env.config("command: exit $(cat value)\niterations: 1\ncode: {refs: [v1]}\n");
     let found =

@@ -150,7 +150,7 @@ fn the_shell_is_used_as_asked_and_its_start_is_not_counted() {
 }
 
 #[test]
-fn a_number_in_the_output_is_a_metric_and_one_that_is_missing_is_a_failure() {
+fn a_number_in_the_output_is_a_metric_and_a_missing_one_is_a_failure() {
     let env = plain();
     let rate = ["--metric", "rate=rate: ([0-9.]+)", "--higher", "-r", "6", "--json"];
     let with = |commands: [&'static str; 2]| [&commands[..], &rate[..]].concat();

@@ -6,7 +6,7 @@ use crate::client::{Client, steady};
 use crate::common::Sandbox;
 
 #[test]
-fn a_command_that_works() {
+fn a_successful_command_returns_its_output_and_exit_code() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
     let result = client.tool("exec", json!({"command": "echo hello"}));

@@ -118,7 +118,7 @@ fn as_many_as_the_policy_allows() {
 }
 
 #[test]
-fn a_run_that_goes_on_is_no_measure() {
+fn a_running_run_is_not_compared_with_its_repetition() {
     let sandbox = Sandbox::new();
     sandbox.file("ask", "read answer\n");
     let mut client = Client::new(&sandbox);

@@ -177,7 +177,7 @@ fn a_search_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn without_a_record_it_runs_and_is_told_truly() {
+fn without_a_record_a_run_works_and_says_it_is_not_recorded() {
     let sandbox = Sandbox::new();
     let blocked = sandbox.file("blocked", "no directory");
     let mut client = Client::with(&sandbox, |command| {

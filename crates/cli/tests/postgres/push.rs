@@ -351,7 +351,7 @@ fn more_of_the_output_is_sent_when_more_is_asked_for() {
 }
 
 #[test]
-fn a_copy_that_went_on_by_itself_is_sent_as_its_own_when_that_is_said() {
+fn a_diverged_copy_is_pushed_as_a_separate_record_on_request() {
     let Some(base) = Base::start() else { return };
     let loops = "command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n";
     base.sandbox.file("matrix.yml", loops);

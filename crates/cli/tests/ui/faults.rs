@@ -117,7 +117,7 @@ fn connections_on_which_nothing_is_asked_keep_nobody_out() {
 }
 
 #[test]
-fn figures_are_fresh_for_who_comes_back() {
+fn cached_figures_are_renewed_after_a_pause() {
     let sandbox = Sandbox::new();
     sandbox.recorded("true");
     let ui = sandbox.ui();

@@ -70,7 +70,7 @@ fn every_way_to_write_lands_where_it_landed() {
 }
 
 #[test]
-fn a_descriptor_is_known_by_what_it_is_open_on_now() {
+fn a_descriptor_is_tracked_when_its_number_is_reused() {
     // Each is written to before and after its number refers to another file.
     let log = logged(
         r#"int a = open("a", O_CREAT|O_RDWR, 0600), b = open("b", O_CREAT|O_RDWR, 0600);
@@ -301,7 +301,7 @@ fn stores_into_a_mapping_come_before_the_sync() {
 }
 
 #[test]
-fn a_sync_of_a_part_of_a_mapping_is_one_of_that_part() {
+fn msync_of_a_part_of_a_mapping_syncs_only_that_part() {
     let log = logged(
         r#"int f = open("a", O_CREAT|O_RDWR, 0600); must(ftruncate(f, 20000));
         char *m = mmap(0, 8192, PROT_READ|PROT_WRITE, MAP_SHARED, f, 4096);

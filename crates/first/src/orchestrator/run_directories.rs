@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_is_named() {
+    fn a_root_that_cannot_be_created_is_named() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();

@@ -112,7 +112,7 @@ fn a_test_whose_name_is_part_of_others_runs_alone() {
 }
 
 #[test]
-fn workloads_that_misbehave_are_told_apart() {
+fn misbehaving_workloads_have_distinct_messages() {
     for (scenario, says) in [
         ("panics_at_once", "the workload panicked before its first crash point: no disk"),
         ("panics_later", "the workload panicked after crash point 1 (\"a\"): no more disk"),
@@ -560,7 +560,7 @@ fn equal_states_are_checked_once_unless_the_check_looks() {
 }
 
 #[test]
-fn options_do_what_they_say() {
+fn options_limit_filter_and_seed_the_run() {
     let played = Stage::new().play("limited");
     assert_eq!(
         played.passed().lines(),

@@ -86,7 +86,7 @@ fn states_that_are_written_ahead_are_those_of_their_points_and_checked_one_at_a_
 }
 
 #[test]
-fn a_state_that_was_written_in_vain_is_not_that_of_another_point() {
+fn a_state_prepared_in_vain_is_not_used_for_another_point() {
     let stage = Stage::new().set("SERVED_STARTS", "looks");
     let played = stage.play_named("served::many");
     played.passed();

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn sure_changes_come_first_and_what_is_not_sure_is_pale() {
+    fn sure_changes_come_first_and_unsure_ones_are_pale() {
         let flat: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i % 5)).collect();
         let times = |factor: f64| -> Vec<f64> { flat.iter().map(|x| x * factor).collect() };
         let side = |name, values| Side { name, values, blocks: &[], failed: 0 };

@@ -164,7 +164,7 @@ fn an_unknown_version_names_its_neighbours() {
 }
 
 #[test]
-fn lists_what_there_is() {
+fn available_and_installed_browsers_are_listed() {
     let test = Test::new();
     test.ensure(V120).unwrap();
     let browsers = test.browsers();

@@ -23,7 +23,7 @@ fn text_within_the_limit_is_shown_whole_and_clean() {
 }
 
 #[test]
-fn head_and_tail_of_a_run_that_went_well() {
+fn a_successful_run_is_shown_by_its_head_and_tail() {
     let shown = of(numbered(1000).as_bytes(), 100, false);
     let expected = "line 1\nline 2\nline 3\nline 4\nline 5\n[lines 6-996 left out]\nline 997\nline 998\nline 999\nline 1000\n";
     assert_eq!(shown.text, expected);

@@ -123,7 +123,7 @@ fn words_of_a_shell_that_are_read_in_another_way_are_refused() {
 }
 
 #[test]
-fn a_function_counts_where_it_is_surely_defined() {
+fn a_function_replaces_a_command_only_where_it_is_certainly_defined() {
     let (dir, policy) = policy(&["ls"], &[], true);
     for refused in [
         "(cat() { :; }); cat x",

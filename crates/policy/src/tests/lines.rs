@@ -387,7 +387,7 @@ fn lines_that_leave_the_project_or_load_code_are_refused_with_a_shell_too() {
 }
 
 #[test]
-fn a_quote_that_is_not_closed_is_called_that() {
+fn an_unclosed_quote_is_named_as_the_reason() {
     let (dir, policy) = policy(&[], &[], false);
     let why = typed(&policy, dir.path(), "echo 'a b").unwrap_err();
     assert_eq!(why, [PolicyRefusal::OpenQuote('\'')]);

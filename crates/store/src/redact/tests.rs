@@ -247,7 +247,7 @@ fn honest_output_is_left_alone() {
 }
 
 #[test]
-fn a_private_key_goes_and_what_follows_stays() {
+fn a_private_key_is_redacted_and_the_text_after_it_is_kept() {
     let redactor = redactor(&[]);
     let text = "a\n-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n  q1w2e3/+==\n-----END RSA PRIVATE KEY-----\nb: c\n";
     assert_redacts(

@@ -181,7 +181,7 @@ fn of_several_tries_the_first_that_passes_is_chosen_and_the_others_are_kept() {
 }
 
 #[test]
-fn a_signal_ends_it_where_it_is_and_a_restart_goes_on_there() {
+fn a_fleet_ended_by_a_signal_resumes_in_the_same_phases() {
     let mut plan = plan(2, 3);
     steps(&mut plan);
     plan.ran(0, &done(), Duration::ZERO);

@@ -513,7 +513,7 @@ fn random_and_hashed_names_are_one_cause() {
 }
 
 #[test]
-fn operations_are_called_what_they_are() {
+fn operations_have_descriptive_nouns() {
     let mode = Action::Mode { node: Node(1), mode: 0o600 };
     let script = TestScript::with(&[("a", "x")]).act(mode).truncate("a", 9).truncate("a", 1);
     let script = script.allocate("a", 50);

@@ -197,7 +197,7 @@ fn the_coverage_line_counts() {
 }
 
 #[test]
-fn a_coverage_says_one_of_one_and_only_what_was_looked_at() {
+fn the_coverage_text_uses_singulars_and_lists_only_what_was_examined() {
     let told = |script: &TestScript, model| {
         let recording = script.recording();
         CrashStates::new(&recording, model, ExploreOptions::default())

@@ -418,7 +418,7 @@ mod ext4 {
     }
 
     #[test]
-    fn a_cut_that_is_a_growth_on_disk_shows_what_the_cut_before_it_left() {
+    fn a_truncation_that_grows_the_file_on_disk_shows_the_bytes_before_it() {
         let text = page('.') + "....";
         let script = TestScript::with(&[("a", "")])
             .write("a", 0, &text)
@@ -557,7 +557,7 @@ mod ext4 {
     }
 
     #[test]
-    fn a_hole_keeps_what_is_beside_it() {
+    fn punching_a_hole_keeps_the_bytes_around_it() {
         let node = crate::operation::Node(1);
         let script = TestScript::with(&[("a", "abcd")]).act(crate::operation::Action::Zero {
             node,

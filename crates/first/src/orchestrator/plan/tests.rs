@@ -177,7 +177,7 @@ fn an_equal_state_is_not_checked_again() {
 }
 
 #[test]
-fn a_check_that_looked_proves_nothing_for_others() {
+fn a_check_that_read_its_crash_info_is_not_reused_for_equal_states() {
     let check = |target| if target < 3 { LOOKED } else { PASSED };
     let script = Script { state: |_| 0, check, ..Script::of(5) };
     let (steps, lines, _) = script.play(goal());

@@ -86,7 +86,7 @@ fn script() -> impl Strategy<Value = Script> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn jobs_change_nothing_that_is_told(
+    fn the_number_of_jobs_does_not_change_the_report(
         script in script(),
         jobs in 2usize..5,
         keep_going in any::<bool>(),
