@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_locked_are_opened_to_be_removed() {
+    fn inaccessible_directories_are_made_accessible_for_removal() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("a/b/c")).unwrap();
         for dir in ["a/b/c", "a/b"] {

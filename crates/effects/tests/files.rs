@@ -177,7 +177,7 @@ fn renames_need_content_and_keep_a_change_of_permissions() {
 }
 
 #[test]
-fn names_need_not_be_text() {
+fn file_names_need_not_be_utf8() {
     let tree = TrackedTree::new();
     let name = |bytes: &'static [u8]| tree.at(OsStr::from_bytes(bytes));
     std::fs::write(name(b"a\xff"), "1").unwrap();

@@ -184,7 +184,7 @@ fn report(found: &[String]) -> String {
 /// If the command line shows that output may be missing, everything not proven complete is marked
 /// as partial.
 #[test]
-fn a_cut_that_is_known_never_makes_a_report_wrong() {
+fn output_known_to_be_truncated_never_gives_a_wrong_report() {
     let found = all_wrong(true, |_| false);
     assert!(found.is_empty(), "{}", report(&found));
 }

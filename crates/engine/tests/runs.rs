@@ -14,7 +14,7 @@ use retake_types::{LeftFate, LimitKind, Outcome, StartFailure, Stream};
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]
-fn output_and_code_come_back() {
+fn a_run_returns_its_output_and_exit_code() {
     let took = Lab::new().run(Launch::new(["sh", "-c", "echo out; echo err >&2; exit 42"]));
     assert_eq!(took.finished.outcome, Outcome::Exited(42));
     assert_eq!(took.output, [b"out\n".to_vec(), b"err\n".to_vec()]);

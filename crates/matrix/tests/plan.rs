@@ -170,7 +170,7 @@ fn only_what_is_pending_is_run_and_failures_are_tried_again() {
 }
 
 #[test]
-fn appending_goes_on_after_the_last() {
+fn appended_iterations_are_numbered_after_the_last() {
     let keys = keys(2);
     let past = [past(keys[0], 4, false)];
     let options = ScheduleOptions { mode: ScheduleMode::Append(2), ..OPTIONS };
@@ -387,7 +387,7 @@ fn play(
 }
 
 #[test]
-fn sampling_ends_when_all_is_decided_and_spares_what_is() {
+fn sampling_stops_for_decided_cells_and_ends_when_all_are_decided() {
     let criteria = Criteria { margin: 0.02, ..Criteria::default() };
     let mut sampler = Sampler::new(&[(0, 1), (0, 2), (0, 3)], criteria, 1);
     let mut counts = [0; 4];

@@ -112,7 +112,7 @@ const CHANGES: [&str; 22] = [
 ];
 
 #[test]
-fn whatever_a_command_does_is_undone() {
+fn a_reset_undoes_every_kind_of_change() {
     let tree = Tree::new();
     let before = tree.listing();
     let mut snapshot = TreeSnapshot::take(&tree.root(), &tree.store()).unwrap();

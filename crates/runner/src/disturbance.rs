@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn load_is_of_all_cpus_and_little_of_many_is_none() {
+    fn load_covers_all_cpus_and_a_small_fraction_is_ignored() {
         let lines = |busy: u32, cpus: u32| {
             let each: String = (0..cpus).map(|cpu| format!("cpu{cpu} 0 0 0 0\n")).collect();
             format!("cpu  {busy} 0 0 0 0 0 0 0 0 0\n{each}")

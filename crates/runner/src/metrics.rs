@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_shell_nothing_takes_less_than_no_time() {
+    fn times_without_the_shell_are_never_negative() {
         let usage = Usage { user_cpu_us: 2000, system_cpu_us: 300, ..Usage::default() };
         let mut metrics = built_in(Duration::from_millis(10), &usage);
         ShellCost { wall: 1.0, user: 0.5, sys: 0.5 }.subtract_from(&mut metrics);

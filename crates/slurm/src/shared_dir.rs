@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_is_put_there_once() {
+    fn the_program_is_copied_to_the_shared_directory_once() {
         let dir = tempfile::tempdir().unwrap();
         let shared = SharedDir { dir: dir.path().to_owned() };
         fs::create_dir(dir.path().join("bin")).unwrap();

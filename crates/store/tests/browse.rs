@@ -231,7 +231,7 @@ fn a_search_heeds_every_filter_of_a_list() {
 }
 
 #[test]
-fn the_room_it_takes_is_counted_wherever_it_is() {
+fn disk_use_includes_output_in_files_and_in_the_database() {
     let (_dir, mut store) = store();
     let large = b"0123456789abcdef".repeat(20_000);
     run(&mut store, Timestamp::now(), 1, 0, &large);

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_keeps_what_is_not_changed() {
+    fn changing_a_parameter_of_an_address_keeps_the_others() {
         let params = params(&[("q", "a&b=ü"), ("cursor", "1.2"), ("kind", "")]);
         assert_eq!(params.with("/runs", &[("cursor", "")]), "/runs?q=a%26b%3D%C3%BC");
         assert_eq!(params.with("/runs", &[("q", ""), ("cursor", "3")]), "/runs?cursor=3");

@@ -73,7 +73,7 @@ fn runs_in(dir: &Path) -> bool {
 }
 
 #[test]
-fn kept_brought_back_and_undone() {
+fn a_checkpoint_is_created_restored_and_the_restore_undone() {
     let sandbox = Sandbox::new();
     repository(&sandbox);
     sandbox.agent(

@@ -37,7 +37,7 @@ fn the_end_hook_gets_the_result_of_the_loop_and_is_recorded() {
 }
 
 #[test]
-fn it_runs_however_the_loop_ends() {
+fn the_end_hook_runs_for_every_end_of_the_loop() {
     let sandbox = Sandbox::new();
     sandbox.agent(HOOK, &["start; failed 401"]);
     sandbox.workspace("task", &[]);

@@ -77,7 +77,7 @@ fn too_many_requests_are_a_limit_and_two_limited_agents_wait() {
 }
 
 #[test]
-fn an_interrupted_fallback_is_read_as_what_it_is() {
+fn output_of_an_interrupted_fallback_is_read_by_its_own_adapter() {
     let sandbox = Sandbox::new();
     let codex = codex(&sandbox, "used 55; touch \"$dir/ready\"; sleep 1000");
     sandbox.agent(&config(&codex), &["start; limited 3600", "start; complete; result 0.1 10"]);

@@ -176,7 +176,7 @@ fn a_git_of_the_agent_that_was_killed_does_not_lock_it_out_of_its_tree() {
 }
 
 #[test]
-fn after_ctrl_c_it_is_said_how_to_continue_and_no_iteration_is_forgotten() {
+fn ctrl_c_prints_how_to_continue_and_loses_no_iteration() {
     let sandbox = project(&[("one", WAITS)]);
     let mut command = sandbox.command(RETAKE);
     command.args(["agent", "run", "one", "--merge-into", "main"]);

@@ -254,7 +254,7 @@ fn a_killed_queue_continues_with_its_task_and_its_budget() {
 }
 
 #[test]
-fn many_deaths_lose_no_task_and_run_none_twice() {
+fn repeated_kills_of_the_queue_lose_no_task_and_run_none_twice() {
     let sandbox = with_tasks(TASK, &["a", "b", "c", "d", "e"]);
     good(&sandbox, &["add", "a", "b", "c", "d", "e"]);
     for round in 0..10u64 {

@@ -16,7 +16,7 @@ fn drawn(seen: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_live_line_tells_how_it_goes() {
+fn a_live_line_shows_the_progress_of_the_loop() {
     let sandbox = Sandbox::new();
     let held =
         "start; progress 1 4; result 0.30; while [ ! -e \"$dir/go-$n\" ]; do sleep 0.01; done";

@@ -372,7 +372,7 @@ fn prompts_of_the_project_replace_the_built_in_ones() {
 }
 
 #[test]
-fn places_can_be_elsewhere() {
+fn directories_can_be_chosen_by_options() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; progress 1 2; result"]);
     ok(&sandbox, &["init", "task", "--workspaces-dir", "ws", "-d", "0"]);

@@ -150,7 +150,7 @@ fn promises_and_labels_reach_the_check() {
 }
 
 #[test]
-fn a_huge_file_of_holes_costs_what_is_in_it() {
+fn a_sparse_file_costs_only_its_data() {
     let env = Env::new();
     let program =
         "truncate -s 64G root/big; printf x >> root/big; fallocate -l 1G root/room; sync root/big";

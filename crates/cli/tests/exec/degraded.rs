@@ -22,7 +22,7 @@ fn level(sandbox: &Sandbox, what: &str, mode: &str) -> (Called, Option<String>) 
 }
 
 #[test]
-fn each_level_is_used_where_the_better_one_is_missing_and_none_is_no_level() {
+fn each_sandbox_level_is_the_fallback_of_the_better_one() {
     let sandbox = Sandbox::new();
     let (probe, full) = level(&sandbox, "", "strict");
     if full.as_deref() != Some("full") {

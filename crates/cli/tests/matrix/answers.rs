@@ -317,7 +317,7 @@ fn results_go_to_chrome_ranger_and_come_back_exactly_once() {
 }
 
 #[test]
-fn further_axes_go_out_and_come_back_and_can_be_given() {
+fn additional_axes_are_exported_or_given_at_import() {
     let env = Env::with_commits(&["one"]);
     env.config("command: echo $AXIS_N\niterations: 2\ncode: {refs: [v1]}\naxes: {n: [1, 2]}\n");
     env.expect(0, &["run", "-q"]);

@@ -198,7 +198,7 @@ fn a_database_that_goes_down_in_the_middle_is_caught_up() {
 }
 
 #[test]
-fn after_each_loop_a_database_gets_it_and_one_that_is_down_hurts_nobody() {
+fn runs_and_loops_are_pushed_automatically_and_a_down_database_is_harmless() {
     let Some(mut base) = Base::start() else { return };
     let config = format!("record:\n  push: {}\n", base.postgres.url());
     base.sandbox.file(".agent/config.yml", &config);

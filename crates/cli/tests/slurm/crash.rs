@@ -88,7 +88,7 @@ fn expect(code: i32, called: &Called) -> Value {
 }
 
 #[test]
-fn the_same_is_found_there_as_here() {
+fn an_exploration_on_nodes_finds_the_same_as_a_local_one() {
     let Some(site) = Site::start(2, "") else { return };
     for (synced, code) in [("none", 1), ("both", 0)] {
         let verify = site.record(synced);
@@ -119,7 +119,7 @@ fn the_same_is_found_there_as_here() {
 }
 
 #[test]
-fn recoveries_are_crashed_there_too() {
+fn recoveries_are_crash_tested_on_nodes_too() {
     let Some(site) = Site::start(2, "") else { return };
     let project = site.sandbox.project();
     std::fs::create_dir(project.join("root")).unwrap();
@@ -238,7 +238,7 @@ fn an_interrupted_exploration_leaves_nothing_running() {
 }
 
 #[test]
-fn time_that_is_up_ends_it_and_what_was_not_checked_is_said() {
+fn a_spent_budget_ends_the_exploration_and_reports_unchecked_states() {
     let Some(site) = Site::start(1, "") else { return };
     let verify = format!("{}; sleep 1.5", site.record("both"));
     let arguments = site.explore(&verify, &["--on", "slurm", "--budget", "12s"]);

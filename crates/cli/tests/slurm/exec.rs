@@ -13,7 +13,7 @@ fn pid_in(path: &std::path::Path) -> i32 {
 }
 
 #[test]
-fn a_run_is_the_same_there_as_here() {
+fn a_run_on_a_node_equals_a_local_one() {
     let Some(site) = Site::start(2, "") else { return };
     let script = "echo out; echo err >&2; echo $PWD $GIVEN; exit 7";
     let ran = called(
@@ -42,7 +42,7 @@ fn a_run_is_the_same_there_as_here() {
 }
 
 #[test]
-fn tests_and_changed_files_are_known_there_as_here() {
+fn tests_and_changed_files_are_recorded_for_runs_on_nodes() {
     let Some(site) = Site::start(1, "") else { return };
     let script =
         "echo 1..2; echo 'ok 1 - adds'; echo 'not ok 2 - divides'; echo new > made; exit 1";
@@ -111,7 +111,7 @@ fn runs_that_the_node_cannot_execute_are_refused_with_the_reason() {
 }
 
 #[test]
-fn an_end_that_is_asked_for_here_ends_it_there() {
+fn a_signal_to_the_submitter_ends_the_run_on_the_node() {
     let Some(site) = Site::start(1, "") else { return };
     let file = site.sandbox.project().join("pid");
     let script = format!("trap '' TERM; echo $$ > {}; sleep 1000 & wait; wait", file.display());

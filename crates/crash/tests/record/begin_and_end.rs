@@ -112,7 +112,7 @@ fn a_time_limit_and_a_cancellation_end_the_wait_for_what_is_left() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn a_missing_program_or_root_is_named() {
     let root = directory();
     let error = here(retake_crash::record("no-such-program"), root.path()).run().unwrap_err();
     assert!(matches!(&error, RecordError::Start { .. }), "{error:?}");

@@ -161,7 +161,7 @@ fn the_kernel_copies_too() {
 }
 
 #[test]
-fn names_come_and_go() {
+fn calls_that_create_and_remove_names_are_recorded() {
     let log = logged(
         r#"must(mkdir("d", 0700)); must(mkdirat(AT_FDCWD, "e", 0755)); must(mknod("n", S_IFREG|0640, 0));
         must(link("n", "d/m")); must(symlink("nowhere", "s")); must(linkat(AT_FDCWD, "s", AT_FDCWD, "s2", 0));
@@ -220,7 +220,7 @@ fn a_file_without_a_name_gets_one() {
 }
 
 #[test]
-fn links_lead_where_they_lead() {
+fn operations_through_symbolic_links_apply_to_the_target() {
     let log = logged(
         r#"must(mkdir("d", 0700)); must(symlink("d/new", "s")); int f = open("s", O_CREAT|O_WRONLY, 0600);
         must(write(f, "x", 1)); must(chdir("d")); must(close(creat("../up", 0600)));

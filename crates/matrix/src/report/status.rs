@@ -282,7 +282,7 @@ Chrome          main (0123456)  new (0123456)
     }
 
     #[test]
-    fn a_cell_can_be_one_sign() {
+    fn the_compact_status_has_one_character_per_cell() {
         let axis = |name: &str| Axis { name: name.into(), values: vec![] };
         let cells = [
             cell("120.0.6099.109", "main", &[(0, 0), (1, 0)]),

@@ -123,7 +123,7 @@ fn an_existing_puppeteer_cache_is_used() {
 }
 
 #[test]
-fn an_explicit_program_must_be_one() {
+fn an_explicit_path_must_be_an_executable_file() {
     let test = Test::new();
     assert_eq!(test.ensure("/bin/sh").unwrap().program, Path::new("/bin/sh"));
     for (path, why) in [

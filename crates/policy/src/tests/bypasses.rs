@@ -29,7 +29,7 @@ fn with_variable(
 }
 
 #[test]
-fn a_file_that_the_line_makes_could_be_any_program() {
+fn a_file_created_by_the_line_could_be_any_program() {
     let (dir, policy) = policy(&[], &["git push"], true);
     script(&dir.path().join("build.sh"));
     for made in [

@@ -237,7 +237,7 @@ fn unpredictable_commands_are_refused_if_rules_exist() {
 }
 
 #[test]
-fn a_rule_on_arguments_counts_what_they_could_become() {
+fn a_rule_on_arguments_considers_their_possible_values() {
     let (dir, policy) = policy(&[], &["git push", "make * @ sub"], true);
     let may_be = PolicyRefusal::MayBeDenied {
         rule: "git push".to_owned(),

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_framing_cannot_be_named_away() {
+    fn the_connection_header_cannot_remove_the_content_length() {
         let text = forwarded(
             "POST http://a.b/ HTTP/1.1\r\nConnection: close, Content-Length\r\nContent-Length: 3\r\n\r\n",
         );

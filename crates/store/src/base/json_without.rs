@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_at_the_path_is_left_out() {
+    fn only_the_value_at_the_path_is_removed() {
         let all =
             json!({"a": {"b": [1, {"b": 2}], "c": [{"b": "}"}]}, "b": -3, "d": {"a": {"b": 1.5}}});
         let kept = json!({"a": {"c": [{"b": "}"}]}, "b": -3, "d": {"a": {"b": 1.5}}});

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn an_anchor_says_where_its_shape_begins() {
+    fn an_anchor_determines_where_its_shape_begins() {
         // Of two shapes with the same anchor, at most one can match at a place, or both begin
         // there.
         let start = |shape: &Shape| match shape.found_by {

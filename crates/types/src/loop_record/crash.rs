@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_read_with_what_it_has() {
+    fn missing_fields_of_a_finding_have_defaults() {
         let finding: CrashFinding =
             serde_json::from_value(json!({"id": "F1", "states": 2})).unwrap();
         assert_eq!((finding.id.as_str(), finding.states, finding.recovery), ("F1", 2, false));

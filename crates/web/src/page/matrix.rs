@@ -502,7 +502,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heat_goes_from_half_to_double() {
+    fn heat_ranges_from_half_to_double() {
         assert_eq!(
             [heat(0.4), heat(0.5), heat(1.0), heat(2.0), heat(9.0)],
             ["c0", "c0", "c4", "c8", "c8"]

@@ -176,7 +176,7 @@ fn either_of_two_stores_of_one_look_without_the_other() {
 }
 
 #[test]
-fn the_smallest_state_is_one_that_can_be_built_again() {
+fn the_smallest_failing_state_can_be_rebuilt() {
     let script =
         TestScript::default().create("b").write("b", 0, "no").create("t").write("t", 0, "x");
     let script = script.rename("t", "a").create("c").write("c", 0, "y").fsync(".");

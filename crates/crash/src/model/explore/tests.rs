@@ -79,7 +79,7 @@ fn kill_states_are_the_prefixes() {
 }
 
 #[test]
-fn while_a_write_waits_it_may_be_lost() {
+fn a_synchronous_write_may_be_lost_until_it_returns() {
     let script = TestScript::with(&[("a", "old")]).write_dsync("a", 0, "new").ack("one");
     let states = states(&script, Model::Ext4);
     let told: Vec<_> = states

@@ -125,7 +125,7 @@ fn metrics_with_zeros_change_by_differences() {
 }
 
 #[test]
-fn an_interval_is_wide_enough_for_what_sessions_differ_by() {
+fn intervals_are_widened_by_the_spread_between_sessions() {
     let mut observations = session(0, &[(0, 1.0)], 1.0, 10);
     assert_eq!(session_spread(&observations), None);
     observations.extend(session(1, &[(0, 1.0)], 1.2, 10));
