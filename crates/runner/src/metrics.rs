@@ -40,7 +40,7 @@ pub const BUILT_IN: [&str; 11] = [
 /// The start time of a shell, subtracted from a run.
 pub const SHELL_START: &str = "shell-start";
 
-/// Those that the processor counts.
+/// Metrics that the processor counts.
 pub const COUNTED: [&str; 3] = ["instructions", "cycles", "cache-misses"];
 
 /// How many of these every run has.

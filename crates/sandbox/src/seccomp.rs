@@ -12,7 +12,7 @@ use libc::{c_long, sock_filter};
 /// Which sockets can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sockets {
-    /// Those that a network namespace confines.
+    /// Sockets that a network namespace confines.
     Namespaced,
     /// None except a reader of network addresses; with `unix`, also Unix sockets; with `tcp`, also
     /// TCP sockets, whose connections Landlock controls.

@@ -88,7 +88,7 @@ impl SlurmExecutor {
         self
     }
 
-    /// Makes each run a task of its own with this many processors; the run gets their actual number
+    /// Makes each run a separate task with this many processors; the run gets their actual number
     /// in [`PROCESSORS_VARIABLE`](crate::request_file::PROCESSORS_VARIABLE).
     #[must_use]
     pub fn with_processors(mut self, count: Option<u16>) -> Self {

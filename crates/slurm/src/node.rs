@@ -1,7 +1,7 @@
 //! Executes the cells of a task on the machine that the scheduler chose, and leaves one complete
 //! result for each.
 //!
-//! Does not access the record. A run that is told to stop has the result `cancelled` only if
+//! Does not access the record. A run that is asked to stop has the result `cancelled` only if
 //! its submitter cancelled it: a scheduler also stops tasks that it will start again on another
 //! machine, and then the later attempt must be able to count.
 
@@ -393,7 +393,7 @@ fn own_variables<'a>(file: &RequestFile, scratch: Option<&Scratch>) -> Vec<(&'a 
     own
 }
 
-/// Whether a scheduler started this process, which may stop it for reasons of its own.
+/// Whether a scheduler started this process, which may stop it for its own reasons.
 fn is_scheduled() -> bool {
     std::env::var_os("SLURM_JOB_ID").is_some()
 }

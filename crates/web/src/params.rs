@@ -196,7 +196,7 @@ pub(crate) fn address_of(path: &str, pairs: &[(&str, &str)]) -> String {
     address
 }
 
-/// Matches a part of a command line, unless the text has a pattern of its own.
+/// Matches a part of a command line, unless the text is a pattern itself.
 fn containing(text: &str) -> String {
     if text.contains(['*', '?', '[']) { text.to_owned() } else { format!("*{text}*") }
 }

@@ -46,7 +46,7 @@ impl Cell {
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        // A tab has no width of its own, so it is escaped.
+        // A tab has no fixed width, so it is escaped.
         let text = visible(&text).replace('\t', "\\t");
         Self { text, shade: None }
     }

@@ -1,5 +1,5 @@
 //! Repeats the operations of a recording in a real directory, and triggers what the
-//! kernel may do by itself at any moment, such as writing pages back or committing its journal.
+//! kernel may do at any moment, such as writing pages back or committing its journal.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};

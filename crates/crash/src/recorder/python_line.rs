@@ -138,7 +138,7 @@ impl Python {
             let bytes = task_memory::bytes(self.process, frame, FRAME).ok()?;
             let code = word(&bytes, self.layout.code)?;
             let instruction = word(&bytes, self.layout.instruction)?;
-            // A frame that only leads from C into Python has no code of its own.
+            // A frame that only leads from C into Python has no code object.
             if let Some((line, is_own)) = self.place(code, instruction) {
                 if is_own {
                     return Some(line);

@@ -402,7 +402,7 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
         cell(html, "median", "n");
         html.text(text_of(median)).markup("</td>");
         cell(html, "MAD", "n");
-        // Much smaller than the values, so in a unit of its own.
+        // Much smaller than the values, so it has its own unit.
         html.text(stats::value_text(mad, unit)).markup("</td>");
         cell(html, "runs", "n");
         html.text(one.values.len()).markup("</td></tr>");
