@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_call_was_to_write_is_lost() {
+    fn a_failed_call_loses_only_the_data_it_was_to_write() {
         let entries = || vec![write(0, b'a', 8192)];
         let range = FaultSubject::Range { node: FILE, offset: 4096, length: 4096 };
         assert_eq!(left(entries(), 2, range).as_deref(), Some("aa.."));

@@ -35,7 +35,7 @@ fn created_modified_deleted_and_renamed_in_order() {
 }
 
 #[test]
-fn an_edit_that_keeps_size_and_mtime_is_found() {
+fn an_edit_that_keeps_size_and_mtime_is_detected() {
     let tree = TrackedTree::with(&[("a", "old"), ("b", "old")]);
     tree.settle("b");
     let mtime = std::fs::metadata(tree.at("a")).unwrap().modified().unwrap();

@@ -296,7 +296,7 @@ fn a_cache_that_cannot_be_written_only_costs_time() {
 }
 
 #[test]
-fn clearing_removes_what_was_kept_and_only_that() {
+fn clearing_the_cache_removes_only_its_files() {
     let tree = TrackedTree::with(&[("a", "1\n")]);
     keep(&tree);
     clear_cache(&tree.cache()).unwrap();

@@ -120,7 +120,7 @@ fn default_places_and_globs() {
 }
 
 #[test]
-fn only_what_the_run_wrote_counts() {
+fn only_reports_written_by_the_run_count() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
     write(root, "junit.xml", TWO);

@@ -327,7 +327,7 @@ fn a_timeout_is_bad() {
 }
 
 #[test]
-fn more_than_one_change_is_said() {
+fn more_than_one_change_is_reported() {
     for pattern in ["GBGB", "GGGBBGGB", "GBBBBBBGGB", "GGGGBBBBGGGGBBBB"] {
         let flags: Vec<bool> = pattern.chars().map(|c| c == 'B').collect();
         let (answer, _) = search(by_exit(flags.len(), 0, flags.len() - 1), |i| {

@@ -209,7 +209,7 @@ fn defects_of_a_worktree_are_reported() {
 }
 
 #[test]
-fn gone_and_half_made_worktrees_are_made_anew() {
+fn missing_and_incomplete_worktrees_are_created_again() {
     let mut repo = Repo::new();
     let worktrees = repo.worktrees();
     let sha = repo.run(&["rev-parse", "HEAD"]);

@@ -150,7 +150,7 @@ fn two_refs_on_one_commit_run_once() {
 }
 
 #[test]
-fn only_what_is_pending_is_run_and_failures_are_tried_again() {
+fn only_pending_iterations_run_and_failures_are_retried() {
     let keys = keys(3);
     let stranger = Identity::new("other", &BTreeMap::new()).keys(&matrix("axes: {x: [0]}"))[0];
     let past = [

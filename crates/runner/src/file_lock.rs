@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_one_is_told_who_holds_it() {
+    fn a_failed_attempt_to_lock_names_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let first = FileLock::acquire(&dir.path().join("lock"), "retake matrix run").unwrap();
         let error = FileLock::acquire(&dir.path().join("lock"), "retake matrix bisect")

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn temporary_failures_are_told_from_lasting_ones() {
+    fn temporary_failures_of_slurm_are_recognised() {
         let failed =
             |said: &str| ProgramError::Failed { program: "sbatch".into(), said: said.into() };
         for said in [

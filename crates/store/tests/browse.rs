@@ -105,7 +105,7 @@ fn rounded(at: Timestamp) -> Timestamp {
 }
 
 #[test]
-fn output_is_told_in_order_and_in_portions() {
+fn output_is_returned_in_order_and_in_portions() {
     let (_dir, mut store) = store();
     let intent = intent("x");
     let mut recording = store.begin_plain(&intent).unwrap();

@@ -206,7 +206,7 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
 }
 
 #[test]
-fn a_torn_spool_is_read_as_far_as_it_goes() {
+fn a_truncated_spool_is_read_up_to_its_end() {
     let mut test = TestStore::new();
     let intent = intent("a");
     let mut recording = test.store.begin_plain(&intent).unwrap();

@@ -148,7 +148,7 @@ fn impossible_reports_are_refused() {
 }
 
 #[test]
-fn rubbish_ends_a_report_and_what_came_before_is_kept() {
+fn invalid_data_ends_a_report_and_earlier_runs_are_kept() {
     let mut reports = Reports::new();
     let first = intent("first");
     reports.inside.record(&first, 0, &[(Stream::Stdout, b"complete")]);

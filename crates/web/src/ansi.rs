@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_style_goes_on_where_the_next_bytes_begin() {
+    fn a_style_continues_in_the_next_piece() {
         let mut style = Style::default();
         spans(b"\x1b[32mgreen", &mut style);
         assert_eq!(spans(b"still", &mut style)[0].0, "f2");

@@ -178,7 +178,7 @@ fn an_ignored_file_in_the_way_is_kept_as_well() {
 }
 
 #[test]
-fn bytes_come_back_as_they_were() {
+fn a_checkpoint_restores_bytes_exactly() {
     let sandbox = Sandbox::new();
     sandbox.git(&["init", "-q", "-b", "main"]);
     sandbox.git(&["config", "core.autocrlf", "true"]);

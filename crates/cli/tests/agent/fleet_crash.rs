@@ -90,7 +90,7 @@ fn a_kill_at_any_step_loses_nothing_and_the_next_run_goes_on() {
 }
 
 #[test]
-fn an_agent_that_was_at_work_goes_on_in_its_tree() {
+fn an_interrupted_agent_continues_in_its_tree() {
     let kill = "if [ ! -e \"$dir/killed\" ]; then touch \"$dir/killed\"; echo half > half; while [ ! -s \"$dir/pid\" ]; do sleep 0.01; done; kill -9 $(cat \"$dir/pid\"); sleep 600; fi; echo whole > whole";
     let sandbox = project(&[("one", kill), ("two", "echo two > two")]);
     let mut command = sandbox.command(RETAKE);

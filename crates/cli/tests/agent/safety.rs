@@ -323,7 +323,7 @@ fn root_is_refused_before_the_first_iteration() {
 
 /// An agent that deletes its workspace must not end its own loop, nor let a second one begin.
 #[test]
-fn an_agent_that_destroys_its_workspace_goes_on() {
+fn a_loop_survives_an_agent_that_destroys_its_workspace() {
     for destruction in [
         "echo {} > $RETAKE_WORKSPACE_PATH/.metadata.json",
         "rm -rf $RETAKE_WORKSPACE_PATH/.control $RETAKE_WORKSPACE_PATH/.lock",

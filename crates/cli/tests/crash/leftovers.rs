@@ -50,7 +50,7 @@ fn a_directory_that_holds_the_current_one_is_not_emptied() {
 }
 
 #[test]
-fn acknowledgements_that_all_come_at_the_exit_are_said() {
+fn acknowledgements_that_all_come_at_the_exit_are_reported() {
     let env = Env::new();
     let program = "printf 1 > root/a; printf 2 > root/b; echo one; echo two";
     let late = env.expect(0, &["--root", "root", "--verify", "true", "--", "sh", "-c", program]);

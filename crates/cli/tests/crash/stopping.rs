@@ -9,7 +9,7 @@ use crate::common::{alive, called, eventually};
 use crate::env::Env;
 
 #[test]
-fn a_spent_budget_is_told() {
+fn a_spent_budget_is_reported() {
     let env = Env::new();
     // Only the uncrashed state is checked at once.
     let check = "test $FIRST_CRASH_POINT_ID = 7 || sleep 8";

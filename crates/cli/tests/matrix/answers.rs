@@ -433,7 +433,7 @@ fn a_search_names_the_commit_and_says_how_to_search_for_time() {
 }
 
 #[test]
-fn a_search_says_what_disturbed_it() {
+fn a_bisection_reports_what_disturbed_it() {
     let env = Env::with_commits(&["100", "100", "130", "130"]);
     let busy = || {
         let mut shell = env.sandbox.command("sh");
@@ -469,7 +469,7 @@ fn a_search_changes_no_verdict_about_the_cells_that_it_measures() {
 }
 
 #[test]
-fn without_a_cell_there_is_no_table() {
+fn a_run_without_results_prints_no_table() {
     let env = Env::with_commits(&["100"]);
     env.config("command: 'true'\nsetup: exit 3\niterations: 1\ncode: {refs: [v1]}\n");
     let ran = env.expect(1, &["run"]);

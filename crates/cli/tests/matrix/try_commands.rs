@@ -169,7 +169,7 @@ fn a_number_in_the_output_is_a_metric_and_a_missing_one_is_a_failure() {
 }
 
 #[test]
-fn mistakes_are_said_before_anything_runs() {
+fn invalid_options_are_refused_before_anything_runs() {
     let env = plain();
     for (arguments, why) in [
         (&["true", "--axis", "n"][..], "NAME=VALUE"),

@@ -282,7 +282,7 @@ fn a_small_answer_is_hardly_longer_than_the_output() {
 }
 
 #[test]
-fn clients_that_drop_the_text_get_nothing_else() {
+fn clients_that_ignore_text_get_no_structured_content() {
     let sandbox = Sandbox::new();
     for (name, has_data) in [("claude-code", false), ("codex-mcp-client", false), ("other", true)] {
         let mut client = Client::named(&sandbox, name);

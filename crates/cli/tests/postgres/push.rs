@@ -232,7 +232,7 @@ fn runs_and_loops_are_pushed_automatically_and_a_down_database_is_harmless() {
 }
 
 #[test]
-fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
+fn views_give_the_documented_figures_and_events_equal_the_record() {
     let Some(base) = Base::start() else { return };
     let ran = |arguments: &[&str], code: i32| {
         let called = called(&mut base.command(arguments));

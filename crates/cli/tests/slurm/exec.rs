@@ -130,7 +130,7 @@ fn a_signal_to_the_submitter_ends_the_run_on_the_node() {
 }
 
 #[test]
-fn an_end_from_outside_is_told_from_a_failure() {
+fn a_cancellation_by_someone_else_is_not_a_failure() {
     let Some(site) = Site::start(1, "") else { return };
     let file = site.sandbox.project().join("pid");
     let script = format!("echo begun; echo $$ > {}; sleep 1000", file.display());

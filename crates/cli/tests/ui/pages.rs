@@ -355,7 +355,7 @@ fn large_output_is_read_in_windows_wherever_it_is_kept() {
 }
 
 #[test]
-fn altered_output_is_not_shown_and_said_to_be_altered() {
+fn altered_output_is_reported_and_not_shown() {
     use std::os::unix::fs::FileExt;
     let sandbox = Sandbox::new();
     let run = recorded(&sandbox, "seq 1 400000");

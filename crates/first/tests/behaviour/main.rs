@@ -174,7 +174,7 @@ fn misbehaving_workloads_have_distinct_messages() {
 }
 
 #[test]
-fn a_recorded_workload_is_told_of_as_one_that_is_run_again() {
+fn a_recorded_workload_gives_the_same_report_as_one_run_again() {
     for scenario in [
         "passes",
         "fails_at_b",

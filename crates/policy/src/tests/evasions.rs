@@ -154,7 +154,7 @@ fn a_function_replaces_a_command_only_where_it_is_certainly_defined() {
 }
 
 #[test]
-fn git_is_read_as_git_reads_it() {
+fn git_command_lines_are_parsed_as_git_parses_them() {
     all_refused(
         &["git push", "rm"],
         &[

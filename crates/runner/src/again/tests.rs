@@ -135,7 +135,7 @@ fn context(directory: &Path) -> Arc<RunContext> {
 
 /// The intent of the repeated run has the secret's name and no byte of its value.
 #[test]
-fn a_secret_by_name_stays_one() {
+fn a_repeated_run_keeps_a_secret_declared_by_name() {
     let secret = "correct-horse-battery";
     let project = tempfile::tempdir().unwrap();
     let context = context(project.path());

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_named() {
+    fn only_new_programs_of_git_configuration_are_reported() {
         let before = b"[core]\n pager = less\n[diff]\n external = a\n";
         let now = b"[core]\n pager = less\n[diff]\n external = b\n";
         assert_eq!(new_programs(before, now), ["diff.external"]);

@@ -49,7 +49,7 @@ fn script(path: &Path) {
 }
 
 #[test]
-fn ordinary_work_leaves_nothing_to_tell() {
+fn ordinary_work_leaves_nothing_to_report() {
     let (_dir, root) = project();
     let host = before(&root, true);
     fs::write(root.join("main.c"), "int main;").unwrap();

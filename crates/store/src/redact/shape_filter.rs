@@ -522,7 +522,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn vectors_find_what_the_tables_say(
+        fn the_vector_search_finds_the_same_as_the_tables(
             noise in proptest::collection::vec(
                 ("[a-zA-Z0-9_:/.@= \u{e9}-]{0,60}", any::<prop::sample::Index>(), any::<bool>()),
                 0..12,

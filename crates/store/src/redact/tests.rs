@@ -279,7 +279,7 @@ fn private_keys_of_other_programs_go_too() {
 }
 
 #[test]
-fn a_password_in_a_url_goes() {
+fn a_password_in_a_url_is_redacted() {
     let redactor = redactor(&[]);
     assert_redacts(
         &redactor,
@@ -289,7 +289,7 @@ fn a_password_in_a_url_goes() {
 }
 
 #[test]
-fn credentials_are_found_by_what_stands_around_them() {
+fn credentials_are_found_by_their_context() {
     let redactor = redactor(&[]);
     for (text, expected) in [
         (

@@ -67,7 +67,7 @@ fn no_more_agents_run_at_once_than_asked_and_one_result_is_merged_at_a_time() {
 }
 
 #[test]
-fn only_what_is_complete_is_merged_and_nothing_else_is_called_merged() {
+fn only_completed_work_is_merged_and_reported_as_merged() {
     use AgentStopReason as Stop;
     for (report, expected) in [
         (ended(Stop::Completed, false), FleetOutcome::NoChange),
@@ -224,7 +224,7 @@ fn work_left_in_a_tree_is_collected_if_its_agent_does_not_continue() {
 }
 
 #[test]
-fn a_try_that_was_taken_before_a_restart_stays_the_only_one() {
+fn a_try_chosen_before_a_restart_stays_the_only_one() {
     for outcome in [FleetOutcome::Merged, FleetOutcome::Kept] {
         let mut plan = FleetPlan::new(rules(4), true, 4, Spent::default());
         let taken = AgentPhase::Settled { outcome, tree: TreePhase::Done };

@@ -250,7 +250,7 @@ fn labels_that_change_are_reported() {
 }
 
 #[test]
-fn a_failing_confirmation_is_told() {
+fn a_failing_confirmation_is_reported() {
     let said = last_line(|target| match target {
         1 => crashed(1, 0),
         2 => ended(1),
