@@ -1,5 +1,5 @@
-//! Debian packages, unpacked into a directory for build products. The system stays as it is: its lists
-//! of packages and what it has installed are neither read nor changed.
+//! Downloads Debian packages and unpacks them into a directory for build products. Neither reads nor
+//! changes the system's package lists and installed packages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,17 +11,17 @@ pub(crate) fn are_available() -> bool {
     on_path("apt-get") && on_path("dpkg-deb")
 }
 
-/// Package lists of their own, in a directory that is kept only once it is complete.
+/// Package lists separate from the system's, in a temporary directory.
 pub(crate) struct PackageLists {
-    /// Downloads and unpacked files, until [`Self::keep`].
+    /// The temporary directory for lists, downloads and unpacked files; [`Self::keep`] removes it.
     aside: PathBuf,
     architectures: Vec<String>,
-    /// Not that of this machine.
+    /// Whether the suite is not that of this machine.
     suite: bool,
 }
 
 impl PackageLists {
-    /// Fetches the lists: of the suite that this machine uses, or of another one from the same server.
+    /// Downloads the lists of the suite that this machine uses, or of another suite from the same server.
     pub(crate) fn fetch(
         place: &Path,
         suite: Option<&str>,
@@ -46,7 +46,7 @@ impl PackageLists {
         Ok(lists)
     }
 
-    /// A program of apt that uses these lists.
+    /// An apt command that uses these lists.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let path = |name: &str, part: &str| format!("{name}={}", self.aside.join(part).display());
@@ -66,7 +66,7 @@ impl PackageLists {
         command
     }
 
-    /// Downloads packages and unpacks them, all into one tree.
+    /// Downloads packages and unpacks all of them into one tree.
     pub(crate) fn unpack(&self, packages: &[&str]) -> Result<(), String> {
         succeed(self.command("apt-get").args(["download", "-qq"]).args(packages))?;
         for entry in std::fs::read_dir(&self.aside).map_err(text)? {
@@ -83,14 +83,14 @@ impl PackageLists {
         self.aside.join("unpacked")
     }
 
-    /// Moves the unpacked tree to its place, and removes the downloads.
+    /// Moves the unpacked tree to `place`, and removes the temporary directory.
     pub(crate) fn keep(self, place: &Path) -> Result<(), String> {
         std::fs::rename(self.unpacked(), place).map_err(text)?;
         std::fs::remove_dir_all(&self.aside).map_err(text)
     }
 }
 
-/// The server that this machine has Debian's packages from.
+/// The server from which this machine gets Debian's packages.
 fn server() -> Result<String, String> {
     let sources =
         ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"];

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_of_cases_and_models_that_are_there() {
+    fn arguments_select_existing_cases_and_models() {
         let cases = cases().unwrap();
         let choice = |words: &[&'static str]| {
             Choice::new(words, &cases).map(|choice| {

@@ -360,7 +360,7 @@ impl Promise {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_page_of_promises_is_what_the_others_say() {
+    fn the_page_of_promises_agrees_with_the_other_pages() {
         let written = crate::page::read("README.md").expect("docs/benchmarks/README.md");
         let text = super::text();
         assert_eq!(written, text, "write it with cargo xtask bench promises");

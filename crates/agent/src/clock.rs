@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_its_own_loop_and_only_what_is_whole_is_read() {
+    fn the_clock_reads_only_complete_entries_of_its_own_loop() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
         let file = File::create(&path).unwrap();

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replaces_and_leaves_nothing_behind() {
+    fn replacing_a_file_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         replace(&path, b"one").unwrap();

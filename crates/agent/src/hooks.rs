@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failures_mean() {
+    fn the_effect_of_a_failed_hook_depends_on_its_time_and_setting() {
         let mut hook = Hook::new("true".into());
         assert_eq!(hook.timeout, Duration::from_secs(30));
         for when in [HookTime::Pre, HookTime::Post] {

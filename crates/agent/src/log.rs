@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_as_specified() {
+    fn the_log_has_the_specified_format() {
         assert_eq!(file_name(at(0)), "iterate-20251015-142345.log");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(file_name(at(0)));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_once_and_stops_nothing() {
+    fn a_log_error_is_reported_once_and_stops_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = Log::create(&dir.path().join("no/such.log"), Box::new(|text| text.into()));
         log.head(&HEAD, at(0));

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_pending_when_it_ends_and_nothing_without_meaning() {
+    fn stopping_reports_a_pending_change_but_not_an_insignificant_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(".status.json");
         std::fs::write(&path, r#"{"complete":true,"lastUpdated":"1"}"#).unwrap();

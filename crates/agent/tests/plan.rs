@@ -396,7 +396,7 @@ fn any_report() -> impl Strategy<Value = IterationReport> {
 
 proptest! {
     #[test]
-    fn what_holds_in_every_story(
+    fn invariants_hold_for_random_reports(
         reports in prop::collection::vec(any_report(), 1..60),
         iterative in any::<bool>(),
         max_iterations in 1u32..30,
@@ -555,7 +555,7 @@ fn a_broken_loop_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_is_no_iteration() {
+fn retried_attempts_are_not_iterations() {
     let plan = AgentPlan::new(rules(Mode::Loop), 0);
     assert!(plan.postpones(TRANSIENT));
     assert!(plan.postpones(IterationOutcome::RateLimited { resets_at: None }));

@@ -49,7 +49,7 @@ const RULES: QueueRules =
     QueueRules { max_cost_usd: None, max_tokens: None, max_time: None, stop_on_failure: false };
 
 #[test]
-fn what_broke_off_comes_first_and_what_has_ended_never() {
+fn interrupted_tasks_run_first_and_ended_ones_never() {
     let mut plan = QueuePlan::new(RULES, Spent::default());
     let tasks = [ended("a"), waiting("b"), running("c"), waiting("d")];
     assert_eq!(next(&mut plan, &tasks, 0).0, "c");

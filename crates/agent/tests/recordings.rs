@@ -137,7 +137,7 @@ fn a_rejected_limit_names_its_end() {
 }
 
 #[test]
-fn an_exhausted_budget_is_told_apart() {
+fn an_exhausted_budget_of_the_agent_is_recognised() {
     let stream = br#"{"type":"result","subtype":"error_max_budget_usd","is_error":true}"#;
     let (_, reading) = read(AgentKind::Claude, stream, 9);
     assert_eq!(reading.verdict(AgentKind::Claude, &Outcome::Exited(1)), AttemptVerdict::OverCost);

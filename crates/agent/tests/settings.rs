@@ -131,7 +131,7 @@ fn agents_and_hooks() {
 }
 
 #[test]
-fn what_an_agent_cannot_measure_is_refused() {
+fn limits_that_an_agent_cannot_measure_are_refused() {
     let refused = |given: &[(&str, Value)]| read(given).unwrap().unsupported();
     let budget = ("maxCost", Value::from("5"));
     assert_eq!(refused(std::slice::from_ref(&budget)), []);

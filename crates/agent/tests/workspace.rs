@@ -241,7 +241,7 @@ fn problems_are_named() {
 }
 
 #[test]
-fn one_at_a_time_and_reclaimed_from_the_dead() {
+fn a_lock_has_one_holder_and_is_reclaimed_from_a_dead_one() {
     let project = Project::new();
     let workspace = project.workspace("t");
     assert!(WorkspaceLock::holder(&workspace).is_none());

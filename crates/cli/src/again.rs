@@ -91,7 +91,7 @@ fn look_up(id: &str, given: Option<&Path>) -> Result<(Run, Again), Failure> {
 
 fn refuse(request: RunRequest, redacted: RedactedParts, problems: Vec<String>) -> Refused {
     let failure = StartFailure::Refused(problems);
-    // The refusal is recorded as a run with an id of its own, which did not start.
+    // The refusal is recorded as a run with its own id that did not start.
     let request = RunRequest { id: RunId::new(), ..request };
     Refused::without_configuration(request, redacted, failure)
 }

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_head_says_where_to_get_one() {
+    fn an_invalid_head_is_refused_with_how_to_get_one() {
         assert!(head("7:zz").unwrap_err().contains("`retake audit head` prints one"));
     }
 }

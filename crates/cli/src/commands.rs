@@ -337,7 +337,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(600))]
         #[test]
-        fn what_is_read_directly_is_what_clap_reads(
+        fn reading_directly_gives_the_same_as_clap(
             words in proptest::collection::vec(proptest::sample::select(words()), 0..7),
             end in proptest::collection::vec("[a-z-]{1,3}", 0..3),
             with_store in any::<bool>(),

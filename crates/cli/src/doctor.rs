@@ -50,7 +50,7 @@ pub(crate) struct Args {
 struct Document {
     ok: bool,
     store: String,
-    /// Why the record is there.
+    /// The reason for the directory of the record.
     location: String,
     /// Where `--move` moves it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -18,7 +18,7 @@ use super::Failure;
 /// Longer than any of them takes.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A temporary project, with configuration and data directories of its own.
+/// A temporary project, with its own configuration and data directories.
 pub(crate) struct OwnRuns {
     keeper: Keeper,
     cancel: Cancel,

@@ -345,7 +345,7 @@ fn network(runs: &mut OwnRuns) -> io::Result<Seen> {
     let host = std::net::TcpListener::bind("127.0.0.1:0")?;
     host.set_nonblocking(true)?;
     let port = host.local_addr()?.port().to_string();
-    // bash, which most machines have, connects by itself; another shell fails, which also counts as kept.
+    // Most machines have bash, which can connect. Another shell fails, which also counts as kept.
     let script = "exec 3<> \"/dev/tcp/127.0.0.1/$1\"";
     let shell = if Path::new("/bin/bash").exists() { "bash" } else { "sh" };
     if let Some(broken) = confined(runs, &[shell, "-c", script, "sh", &port])?.err() {

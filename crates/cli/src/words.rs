@@ -508,7 +508,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_that_have_ended_are_nowhere() {
+    fn ended_runs_are_left_out_of_the_status() {
         let status = |queued, running, nodes: &[&str]| {
             let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
             remote_status(&RemoteStatus { queued, running, nodes })

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_scheduler_can_cause_is_suspected() {
+    fn only_outcomes_that_a_scheduler_can_cause_are_suspected() {
         for outcome in [
             Outcome::Signaled(libc::SIGTERM),
             Outcome::Signaled(libc::SIGKILL),

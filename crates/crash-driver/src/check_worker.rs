@@ -205,7 +205,7 @@ impl CheckWorker {
         input: CheckInput<'_>,
     ) -> Result<Option<Recording>, CheckError> {
         self.write_state(input)?;
-        // Without privileges a traced process cannot be given a mount namespace of its own.
+        // Without privileges a traced process cannot be given its own mount namespace.
         let mounts = self.at_root && rustix::process::geteuid().is_root();
         let seen = if mounts { &self.root } else { &self.state };
         let launch = check.launch(self.variables(seen, input));

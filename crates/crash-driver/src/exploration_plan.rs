@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_only_its_own_states() {
+    fn an_exploration_of_a_range_checks_only_its_states() {
         let recording = recording();
         let range = StateRange { from: 3, to: 6 };
         let mut plan = ExplorationPlan::new(states(&recording), Some(range), None);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_begins_after_the_deadline() {
+    fn no_check_starts_after_the_deadline() {
         let recording = recording();
         let now = Instant::now();
         let deadline = now + Duration::from_secs(1);

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_told_by_call_file_and_error() {
+    fn a_fault_is_described_by_call_file_and_error() {
         let text = |name: &str, to, faults: &[Fault]| failure_text(&call(name, to), faults);
         assert_eq!(
             text("pwrite64", None, &[Fault::Eio, Fault::Enospc]),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_mean_is_refused() {
+    fn a_root_with_valuable_contents_is_not_emptied() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         std::fs::create_dir_all(root.join(".git")).unwrap();

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_comes_after_what_was_said_before_it() {
+    fn a_crash_is_drawn_after_the_labels_before_it() {
         let rows = [
             row(1, TimelineRowKind::Content),
             row(1, TimelineRowKind::Label),

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_holds_is_removed() {
+    fn only_unlocked_scratch_directories_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let (held, left) = (dir.path().join("retake-crash-1"), dir.path().join("retake-crash-2"));
         let (young, other) = (dir.path().join("retake-crash-3"), dir.path().join("other"));

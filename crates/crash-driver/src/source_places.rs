@@ -47,7 +47,7 @@ impl SourcePlaces {
 
     /// Adds the source places of its operations to a finding.
     pub(crate) fn complete(&self, finding: &mut CrashFinding, recording: &Recording) {
-        // A recovery, or a run with a fault, has operations of its own.
+        // A recovery, or a run with a fault, has its own operations.
         if self.places.is_empty() || finding.recovery || finding.fault.is_some() {
             return;
         }

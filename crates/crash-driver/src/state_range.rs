@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_split_and_nothing_twice() {
+    fn uncovered_states_are_split_into_disjoint_ranges() {
         assert_eq!(uncovered(10, &[], 4), [range(1, 4), range(5, 8), range(9, 10)]);
         assert_eq!(uncovered(10, &[range(5, 8)], 4), [range(1, 4), range(9, 10)]);
         assert_eq!(uncovered(10, &[range(3, 6), range(1, 4)], 9), [range(7, 10)]);

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_called_what_they_are_called_at_the_time() {
+    fn files_have_the_name_they_had_at_the_time() {
         let node = Node(1);
         let write = |data: &[u8]| Action::Write {
             node,

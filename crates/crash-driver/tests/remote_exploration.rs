@@ -282,7 +282,7 @@ fn a_share_whose_time_is_up_is_not_complete_and_not_lost() {
 }
 
 #[test]
-fn nothing_answered_is_an_error() {
+fn an_exploration_without_any_answer_is_an_error() {
     let site = Site::new();
     let mut executor = ScriptedExecutor::new(site.total);
     executor.script = (0..site.total)
@@ -295,7 +295,7 @@ fn nothing_answered_is_an_error() {
 }
 
 #[test]
-fn what_a_dead_submitter_asked_for_is_not_asked_for_again() {
+fn answers_requested_by_a_dead_submitter_are_reused() {
     let site = Site::new();
     let mut worker = Worker::independent(&site.context).unwrap();
     let plan = Redacted::json(&(), &mut Redactor::off()).unwrap();

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dirty_is_lost_and_what_was_synced_is_not() {
+    fn a_failed_sync_loses_dirty_data_and_keeps_synced_data() {
         let entries = vec![write(0, b'a', 8192), sync(), write(4096, b'b', 8192), sync()];
         // The second sync failed; the recording of such a run does not contain it.
         let whole = left(entries[..3].to_vec(), 4, FaultSubject::Node(FILE));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_call_was_to_write_is_lost() {
+    fn a_failed_call_loses_only_the_data_it_was_to_write() {
         let entries = || vec![write(0, b'a', 8192)];
         let range = FaultSubject::Range { node: FILE, offset: 4096, length: 4096 };
         assert_eq!(left(entries(), 2, range).as_deref(), Some("aa.."));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_not_missed() {
+    fn truncated_data_does_not_count_as_lost() {
         let cut = operation(Action::Truncate { node: FILE, size: 0 });
         assert_eq!(left(vec![write(0, b'a', 8192), cut], 2, FaultSubject::Node(FILE)), None);
     }

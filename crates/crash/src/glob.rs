@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn invalid_patterns_are_refused() {
         for pattern in ["[", "[a", "[!", "[]", "[z-a]", "\\", "[a-\\"] {
             assert!(Glob::parse(pattern).is_err(), "{pattern}");
         }

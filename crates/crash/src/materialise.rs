@@ -162,7 +162,7 @@ mod tests {
     use crate::recorder::{differences, tree_of};
 
     #[test]
-    fn what_is_put_there_is_what_was_read() {
+    fn a_materialised_tree_equals_the_original() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| from.path().join(name);
         fs::create_dir_all(path("closed/inner")).unwrap();

@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_into_memory_is_in_a_file_and_reads_the_same() {
+    fn bytes_beyond_the_memory_limit_are_stored_in_a_file_and_read_the_same() {
         let directory = tempfile::tempdir().unwrap();
         let mut store = ByteStore::new(10_000, Some(directory.path().to_owned()));
         let pieces: Vec<Vec<u8>> =
@@ -349,7 +349,7 @@ mod tests {
         let in_memory: usize = kept.iter().filter(|one| one.in_memory()).map(|one| one.len()).sum();
         assert!((5000..=10_000).contains(&in_memory), "{in_memory}");
         assert!(!kept[199].in_memory());
-        // A piece that is longer than a segment gets one of its own.
+        // A piece that is longer than a segment gets its own segment.
         let long = vec![7; SEGMENT + 5];
         let kept_long = store.keep(&long).unwrap();
         assert!(kept_long[..] == long[..]);

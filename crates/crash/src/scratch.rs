@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_holds_is_swept() {
+    fn only_unlocked_scratch_directories_are_swept() {
         let parent = tempfile::tempdir().unwrap();
         let long_ago = SystemTime::now() - 2 * MIN_AGE;
         let made = |name: &str, time: SystemTime| {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_locked_are_opened_to_be_removed() {
+    fn inaccessible_directories_are_made_accessible_for_removal() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("a/b/c")).unwrap();
         for dir in ["a/b/c", "a/b"] {

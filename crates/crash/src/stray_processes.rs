@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_left_its_group_and_session_is_found() {
+    fn processes_that_left_their_group_and_session_are_found() {
         let run_id = format!("sweep-test-{}", std::process::id());
         let mut daemon = Command::new("setsid")
             .args(["sh", "-c", "sleep 1000 & sleep 1000"])

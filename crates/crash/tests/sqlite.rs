@@ -124,7 +124,7 @@ fn a_deleted_journal_is_whole_with_normal_on_a_modern_file_system() {
 
 /// Instead of removing a name, these sync a journal that they empty or whose header they zero.
 #[test]
-fn a_journal_that_stays_is_durable_with_full() {
+fn persistent_journals_are_durable_with_synchronous_full() {
     verdicts("TRUNCATE", "FULL", all(Durable, Durable, Durable));
     verdicts("PERSIST", "FULL", all(Durable, Durable, Durable));
 }

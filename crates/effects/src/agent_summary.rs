@@ -174,7 +174,7 @@ mod cases {
     }
 
     #[test]
-    fn what_is_no_marker_is_not_found() {
+    fn text_without_a_summary_marker_has_no_summary() {
         for text in [
             "",
             "## Summary",

@@ -130,7 +130,7 @@ mod cases {
     }
 
     #[test]
-    fn paths_that_are_no_text_keep_their_bytes_and_never_mix_up_counts() {
+    fn paths_that_are_not_utf8_keep_their_bytes_and_line_counts() {
         let count = LineChange { added: 1, removed: 0 };
         let same = [path(b"x\xff"), path(b"x\xfe")];
         // The second is UTF-8 that looks like the first.

@@ -35,7 +35,7 @@ fn created_modified_deleted_and_renamed_in_order() {
 }
 
 #[test]
-fn an_edit_that_keeps_size_and_mtime_is_found() {
+fn an_edit_that_keeps_size_and_mtime_is_detected() {
     let tree = TrackedTree::with(&[("a", "old"), ("b", "old")]);
     tree.settle("b");
     let mtime = std::fs::metadata(tree.at("a")).unwrap().modified().unwrap();
@@ -93,7 +93,7 @@ fn links_count_by_their_target_and_are_not_followed() {
 }
 
 #[test]
-fn a_change_of_type_is_what_it_looks_like() {
+fn a_change_of_the_file_type_is_reported() {
     let tree = TrackedTree::with(&[("to_link", "target"), ("to_dir", "1"), ("from_dir/a", "2")]);
     tree.put("to_fifo", "3");
     tree.link("target", "from_link");
@@ -177,7 +177,7 @@ fn renames_need_content_and_keep_a_change_of_permissions() {
 }
 
 #[test]
-fn names_need_not_be_text() {
+fn file_names_need_not_be_utf8() {
     let tree = TrackedTree::new();
     let name = |bytes: &'static [u8]| tree.at(OsStr::from_bytes(bytes));
     std::fs::write(name(b"a\xff"), "1").unwrap();
@@ -256,7 +256,7 @@ fn files_that_come_and_go_do_no_harm() {
 }
 
 #[test]
-fn what_cannot_be_read_is_reported_and_nothing_is_invented_about_it() {
+fn unreadable_paths_are_reported_and_not_as_changes() {
     let tree =
         TrackedTree::with(&[("closed/a", "1"), ("open", "2"), ("secret", "3"), ("grows", "4")]);
     tree.put("listed/b", "5");

@@ -47,7 +47,7 @@ fn the_next_process_goes_on_where_the_last_one_stopped() {
 }
 
 #[test]
-fn nothing_changed_means_nothing_written() {
+fn an_unchanged_tree_does_not_rewrite_the_cache() {
     let tree = TrackedTree::with(&[("a", "1"), ("b", "2")]);
     tree.settle("b");
     tree.settle("");
@@ -62,7 +62,7 @@ fn nothing_changed_means_nothing_written() {
 }
 
 #[test]
-fn what_is_kept_is_for_the_user_s_eyes_and_holds_no_text() {
+fn the_cache_is_private_and_contains_no_file_contents() {
     let tree = TrackedTree::with(&[("a", "PASSWORD=hunter2hunter2\n")]);
     keep(&tree);
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -200,9 +200,9 @@ fn dead_lines_are_tidied_away_and_the_living_stay() {
     assert_eq!(lines(&changes, "changes/7"), Some((0, 1)));
 }
 
-/// A log: the record of its lines is as long as it is, and each change makes another one.
+/// A log file: each change adds a record of all its lines, and makes the one before it dead.
 #[test]
-fn a_file_that_always_grows_leaves_little_of_what_it_was() {
+fn the_cache_of_a_growing_file_stays_small() {
     let tree = TrackedTree::with(&[("stays", "a\nb\n")]);
     let mut text = String::new();
     let mut tracker = tree.cached();
@@ -211,14 +211,14 @@ fn a_file_that_always_grows_leaves_little_of_what_it_was() {
         tree.put("log", &text);
         tracker.snapshot().unwrap();
         tracker.save(&mut NoSecrets).unwrap();
-        // Now and then as a new process.
+        // Every tenth round starts a new process.
         if round % 10 == 9 {
             tracker = tree.cached();
         }
     }
     let kept: u64 =
         named(&tree, "lines-").iter().map(|name| std::fs::metadata(name).unwrap().len()).sum();
-    // 20,000 lines are 160 kB; all records of all rounds are 8 MB.
+    // The records of 20,000 lines take 160 kB; those of all rounds together take 8 MB.
     assert!(kept < 2 << 20, "{kept}");
     let before = tracker.last().unwrap();
     tree.put("log", text + "one more\n");
@@ -272,7 +272,7 @@ fn two_at_once_do_each_other_no_harm() {
 }
 
 #[test]
-fn a_process_that_saves_nothing_leaves_nothing() {
+fn a_process_that_does_not_save_leaves_no_files() {
     let tree = TrackedTree::with(&[("a", "1\n")]);
     let mut tracker = tree.cached();
     tracker.snapshot().unwrap();
@@ -296,7 +296,7 @@ fn a_cache_that_cannot_be_written_only_costs_time() {
 }
 
 #[test]
-fn clearing_removes_what_was_kept_and_only_that() {
+fn clearing_the_cache_removes_only_its_files() {
     let tree = TrackedTree::with(&[("a", "1\n")]);
     keep(&tree);
     clear_cache(&tree.cache()).unwrap();

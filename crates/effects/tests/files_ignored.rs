@@ -98,7 +98,7 @@ fn a_workspace_s_work_counts_though_its_surroundings_are_ignored() {
 }
 
 #[test]
-fn what_the_caller_includes_counts_and_what_it_excludes_wins() {
+fn included_paths_are_tracked_and_excludes_take_precedence() {
     let tree = TrackedTree::with(&[
         (".gitignore", "out\n"),
         ("out/a/x", ""),

@@ -184,7 +184,7 @@ fn report(found: &[String]) -> String {
 /// If the command line shows that output may be missing, everything not proven complete is marked
 /// as partial.
 #[test]
-fn a_cut_that_is_known_never_makes_a_report_wrong() {
+fn output_known_to_be_truncated_never_gives_a_wrong_report() {
     let found = all_wrong(true, |_| false);
     assert!(found.is_empty(), "{}", report(&found));
 }
@@ -192,7 +192,7 @@ fn a_cut_that_is_known_never_makes_a_report_wrong() {
 /// If nothing shows the cut, the rest may be exactly the output of a smaller run, and is parsed as
 /// one.
 #[test]
-fn a_cut_that_is_not_known_shows_unless_a_shorter_run_is_left() {
+fn unnoticed_truncation_is_detected_unless_the_rest_is_a_complete_output() {
     let found = all_wrong(false, is_a_shorter_run);
     assert!(found.is_empty(), "{}", report(&found));
 }

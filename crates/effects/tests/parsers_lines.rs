@@ -25,7 +25,7 @@ fn expect(stdout: &str, exit: i32, framework: Framework, expected: (u64, u64, u6
 const ONE_PASSED: &str = "\nrunning 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\n";
 
 #[test]
-fn nothing_is_unknown_and_not_zero() {
+fn output_without_results_is_unknown_and_not_zero_tests() {
     for silence in ["", "hello\n", "Compiling x\nall tests passed!\n", "0 failed\n", "ok\nFAILED\n"]
     {
         assert_eq!(parse(silence, Some(0)), None, "{silence:?}");
@@ -339,7 +339,7 @@ fn totals_stay_exact_beyond_the_details() {
 }
 
 #[test]
-fn what_a_test_prints_without_capture_is_no_result() {
+fn output_of_a_test_is_not_taken_for_a_result() {
     // A count other than announced, in a quiet run.
     let cargo = "running 3 tests\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n...\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
     expect(cargo, 0, Framework::Cargo, (3, 0, 0));

@@ -120,7 +120,7 @@ fn default_places_and_globs() {
 }
 
 #[test]
-fn only_what_the_run_wrote_counts() {
+fn only_reports_written_by_the_run_count() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
     write(root, "junit.xml", TWO);
@@ -184,7 +184,7 @@ fn a_report_and_the_text_of_one_run_are_one() {
 }
 
 #[test]
-fn text_that_counts_more_stays_and_learns_from_the_report() {
+fn output_with_more_tests_is_kept_and_completed_from_the_report() {
     let recorded = Recorded::all();
     let nextest =
         recorded.iter().find(|r| r.framework == "nextest" && r.name == "failing").unwrap();

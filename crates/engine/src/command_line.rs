@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_shell_gets_one() {
+    fn lines_with_shell_syntax_run_in_a_shell() {
         for line in [
             "exit 42",
             "cd /tmp",

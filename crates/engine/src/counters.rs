@@ -171,7 +171,7 @@ mod tests {
     /// Counts the kernel's clock, which works like the processor's counters: many test machines
     /// lack those.
     #[test]
-    fn what_a_command_and_its_children_use_is_counted_and_not_the_keeper() {
+    fn counters_cover_a_command_and_its_children_but_not_the_keeper() {
         let mut keeper = Keeper::start(KeeperSettings::default()).unwrap();
         let Ok(counters) = Counters::open(&keeper, &[Counter::TaskClock]) else {
             return; // Not permitted here.

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn replace_has_only_the_given_ones() {
+    fn replace_keeps_only_the_given_variables() {
         assert_eq!(apply(EnvMode::Replace, &[("A", ""), ("HOME", "/x")], &[]), pairs(&[("A", "")]));
     }
 }

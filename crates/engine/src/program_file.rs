@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_path_that_may_not_be_searched_has_no_programs() {
+    fn an_unreadable_entry_of_path_has_no_programs() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let hidden = dir.path().join("hidden");

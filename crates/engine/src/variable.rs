@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_has_the_name_and_the_value_that_it_was_made_of() {
+    fn a_variable_keeps_its_name_and_value() {
         // Some systems have names that begin with `=`.
         for (name, value) in [("A", "1"), ("A", ""), ("", "x"), ("=C:", "x=y"), ("A", "a\0b")] {
             let variable = Variable::new(name, value);

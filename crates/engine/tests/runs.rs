@@ -14,7 +14,7 @@ use retake_types::{LeftFate, LimitKind, Outcome, StartFailure, Stream};
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]
-fn output_and_code_come_back() {
+fn a_run_returns_its_output_and_exit_code() {
     let took = Lab::new().run(Launch::new(["sh", "-c", "echo out; echo err >&2; exit 42"]));
     assert_eq!(took.finished.outcome, Outcome::Exited(42));
     assert_eq!(took.output, [b"out\n".to_vec(), b"err\n".to_vec()]);
@@ -158,7 +158,7 @@ fn a_daemon_is_found_named_and_ended() {
 }
 
 #[test]
-fn what_may_stay_stays_and_the_next_run_is_not_disturbed() {
+fn permitted_background_processes_survive_without_disturbing_the_next_run() {
     let mut lab = Lab::new();
     for detach in [Detach::All, Detach::Named(vec!["retake-fake".into()])] {
         let mut request = fake(&["daemonise", "exit"]);
@@ -463,7 +463,7 @@ fn dropping_the_keeper_ends_it() {
 }
 
 #[test]
-fn a_keeper_that_was_asked_to_end_ends_by_itself_and_is_waited_for_later() {
+fn ending_a_keeper_does_not_wait_until_it_is_dropped() {
     let keeper = Keeper::start(KeeperSettings::default()).unwrap();
     let pid = keeper.pid();
     let ending = keeper.end();

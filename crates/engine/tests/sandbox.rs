@@ -85,7 +85,7 @@ fn observed(lab: &mut Lab, cwd: &Path, paths: &[PathBuf]) -> Vec<PathAccess> {
 }
 
 #[test]
-fn random_rules_do_to_real_files_what_they_say() {
+fn the_sandbox_enforces_random_rules_on_real_files() {
     let base = tempfile::tempdir_in(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target")).unwrap();
     let base = base.path().canonicalize().unwrap();
     let grants =
@@ -191,7 +191,7 @@ fn visible_directory() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_is_denied_is_told_also_where_the_same_name_was_harmless_a_moment_ago() {
+fn a_denial_is_reported_even_if_the_same_path_was_just_allowed() {
     let dir = visible_directory();
     let top = dir.path().canonicalize().unwrap();
     let [project, outside] = ["project", "outside"].map(|name| top.join(name));

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_tells() {
+    fn each_access_to_the_crash_info_is_noticed() {
         let fresh = || CrashInfo::new(3, "x".into(), 7, vec!["kept".into()]);
         assert!(!fresh().looked());
         let looks: [fn(&CrashInfo); 5] = [

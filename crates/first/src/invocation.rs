@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_comes_from_where_it_is_surest() {
+    fn the_test_name_comes_from_the_most_reliable_source() {
         let libtest = caller(&["wal"], Some("wal::survives"));
         assert_eq!(name(&libtest, None, None).unwrap(), "wal::survives");
         let nextest = caller(&["--exact", "wal::survives", "--nocapture"], Some("tokio-worker"));

@@ -77,7 +77,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_string_comes_back(key in any::<String>(), value in any::<String>()) {
+        fn any_string_round_trips_through_json(key in any::<String>(), value in any::<String>()) {
             let line = Object::new().string(&key, &value).line();
             let body = line.strip_suffix('\n').unwrap();
             prop_assert!(!body.contains('\n'));

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_options_are_refused_by_name() {
         type Change = (&'static str, fn(&mut Options));
         let refused: [Change; 5] = [
             (".jobs(0)", |o| o.jobs = 0),

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_the_orchestrator() {
+    fn without_variables_the_phase_is_orchestrator() {
         let variables = read(&[]).unwrap();
         assert_eq!(variables.phase, Phase::Orchestrator);
         assert!(!variables.keep_artifacts && variables.keep_going.is_none());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_comes_back() {
+    fn a_channel_round_trips_through_its_variable() {
         let sent = Channel { orchestrator: 42, parent_alive: 7, announce: 9 };
         let set = [(CHANNEL, sent.value())];
         let set: Vec<_> = set.iter().map(|(name, value)| (*name, value.as_str())).collect();

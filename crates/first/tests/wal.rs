@@ -20,7 +20,7 @@ fn the_correct_one_survives() {
 
 /// The limit of killing a process, documented as a test: without a single fsync, it passes.
 #[test]
-fn a_missing_sync_cannot_be_seen() {
+fn killing_a_process_cannot_reveal_a_missing_sync() {
     survives_every_crash(Some(Flaw::ForgetsToSync));
 }
 

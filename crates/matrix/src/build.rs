@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_are_shared_only_by_what_is_equal() {
+    fn trees_are_shared_only_by_equal_builds() {
         let build = Build::new(Some("make"), &BTreeMap::new(), []);
         let key = |repository: &str, reset| build.tree_key(OsStr::new(repository), reset);
         assert_eq!(key("/a", ResetMode::Iteration), key("/a", ResetMode::Run));

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_with_its_bytes() {
+    fn exported_runs_are_read_back_with_their_output() {
         let dir = tempfile::tempdir().unwrap();
         let mut export = Export::create(dir.path()).unwrap();
         export.add(&line("one"), &mut &b"out\xff\0"[..], &mut &b""[..]).unwrap();

@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_comes_back_it_ends(n in 2usize..40, seed: u64) {
+    fn a_bisection_ends_for_any_observations(n in 2usize..40, seed: u64) {
         let mut random = Random::new(seed);
         let (answer, _) = search(by_exit(n, 0, n - 1), |_| match random.below(5) {
             0 => Observation::Exit(125),
@@ -299,7 +299,7 @@ fn an_improvement_is_searched_like_a_regression() {
 }
 
 #[test]
-fn ends_that_are_not_what_they_are_said_to_be_are_told() {
+fn wrong_good_and_bad_ends_are_reported() {
     let (answer, runs) = search(by_exit(16, 0, 15), |_| Observation::Exit(0));
     assert_eq!((answer.last_good, answer.confidence), (None, 0.0));
     assert!(answer.sentence.contains("p15 is given as bad and is good"), "{}", answer.sentence);
@@ -327,7 +327,7 @@ fn a_timeout_is_bad() {
 }
 
 #[test]
-fn more_than_one_change_is_said() {
+fn more_than_one_change_is_reported() {
     for pattern in ["GBGB", "GGGBBGGB", "GBBBBBBGGB", "GGGGBBBBGGGGBBBB"] {
         let flags: Vec<bool> = pattern.chars().map(|c| c == 'B').collect();
         let (answer, _) = search(by_exit(flags.len(), 0, flags.len() - 1), |i| {

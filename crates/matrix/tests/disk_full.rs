@@ -24,7 +24,7 @@ fn limit_files(bytes: u64) {
 }
 
 #[test]
-fn nothing_broken_is_left_and_the_message_says_what_to_do() {
+fn a_full_disk_leaves_no_partial_browser_and_gives_advice() {
     let mirror = Mirror::start();
     mirror.index(&[VERSION]);
     let temp = tempfile::tempdir().unwrap();

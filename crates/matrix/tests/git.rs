@@ -138,7 +138,7 @@ fn a_shallow_clone_says_so() {
 }
 
 #[test]
-fn what_is_no_repository_is_refused() {
+fn a_directory_that_is_not_a_repository_is_refused() {
     let mut repo = Repo::new();
     let temp = tempfile::tempdir().unwrap();
     let mut open =
@@ -190,7 +190,7 @@ fn a_worktree_is_made_once_and_shared_by_refs_on_its_commit() {
 }
 
 #[test]
-fn what_is_wrong_with_a_worktree_is_told() {
+fn defects_of_a_worktree_are_reported() {
     let mut repo = Repo::new();
     let worktrees = repo.worktrees();
     let sha = repo.run(&["rev-parse", "HEAD"]);
@@ -209,7 +209,7 @@ fn what_is_wrong_with_a_worktree_is_told() {
 }
 
 #[test]
-fn gone_and_half_made_worktrees_are_made_anew() {
+fn missing_and_incomplete_worktrees_are_created_again() {
     let mut repo = Repo::new();
     let worktrees = repo.worktrees();
     let sha = repo.run(&["rev-parse", "HEAD"]);
@@ -263,7 +263,7 @@ fn pointers_of_git_lfs_are_found_where_files_should_be() {
 }
 
 #[test]
-fn submodules_are_there() {
+fn a_worktree_contains_its_submodules() {
     let mut repo = Repo::new();
     let library = repo.temp.path().join("library");
     fs::create_dir(&library).unwrap();
@@ -330,7 +330,7 @@ fn the_commits_between_follow_the_main_line_in_either_direction() {
 }
 
 #[test]
-fn nothing_that_was_planted_in_the_repository_is_executed() {
+fn planted_hooks_and_configuration_are_not_executed() {
     let mut repo = Repo::new();
     let sha = repo.run(&["rev-parse", "HEAD"]);
     let ran = repo.temp.path().join("ran");

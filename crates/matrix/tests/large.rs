@@ -1,4 +1,4 @@
-//! Matrices of 100,000 cells. What looks through all cells for each of them would not end here.
+//! Matrices of 100,000 cells. Code that searches all cells for each cell would not finish here.
 
 use std::collections::BTreeMap;
 
@@ -79,14 +79,14 @@ fn the_status_has_every_cell() {
 
 #[test]
 fn every_contrast_is_found() {
-    // Too few values to judge, and enough to find which cells differ in one value.
+    // Too few samples for a verdict, but enough to find the cells that differ in one value.
     let explanation = explain(&table(1), &[], 0.02, 0.95, 1);
     assert_eq!(explanation.cause, "not_sure");
     assert!(explanation.sentence.contains("1 sample"), "{}", explanation.sentence);
 }
 
 #[test]
-fn every_cell_can_be_given_up() {
+fn every_cell_can_be_skipped() {
     let key = |cell: usize| {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&(cell as u64).to_le_bytes());

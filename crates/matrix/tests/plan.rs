@@ -150,7 +150,7 @@ fn two_refs_on_one_commit_run_once() {
 }
 
 #[test]
-fn only_what_is_pending_is_run_and_failures_are_tried_again() {
+fn only_pending_iterations_run_and_failures_are_retried() {
     let keys = keys(3);
     let stranger = Identity::new("other", &BTreeMap::new()).keys(&matrix("axes: {x: [0]}"))[0];
     let past = [
@@ -170,7 +170,7 @@ fn only_what_is_pending_is_run_and_failures_are_tried_again() {
 }
 
 #[test]
-fn appending_goes_on_after_the_last() {
+fn appended_iterations_are_numbered_after_the_last() {
     let keys = keys(2);
     let past = [past(keys[0], 4, false)];
     let options = ScheduleOptions { mode: ScheduleMode::Append(2), ..OPTIONS };
@@ -182,7 +182,7 @@ fn appending_goes_on_after_the_last() {
 }
 
 #[test]
-fn what_is_replaced_goes_only_when_the_new_is_there() {
+fn a_replaced_run_is_removed_only_after_its_replacement_succeeded() {
     let keys = keys(1);
     let past = [
         past(keys[0], 0, true),
@@ -387,7 +387,7 @@ fn play(
 }
 
 #[test]
-fn sampling_ends_when_all_is_decided_and_spares_what_is() {
+fn sampling_stops_for_decided_cells_and_ends_when_all_are_decided() {
     let criteria = Criteria { margin: 0.02, ..Criteria::default() };
     let mut sampler = Sampler::new(&[(0, 1), (0, 2), (0, 3)], criteria, 1);
     let mut counts = [0; 4];
@@ -448,7 +448,7 @@ fn stored_runs_count() {
 }
 
 #[test]
-fn what_is_compared_runs_again_beside_what_is_new() {
+fn the_baseline_runs_again_with_new_runs_that_it_is_compared_with() {
     let keys: Vec<CellKey> = (0..3).map(|i| CellKey::from_bytes([i; 16])).collect();
     let (first, second) = (LoopId::new(), LoopId::new());
     let run = |cell: usize, iteration: u64, session: LoopId| PastRun {
@@ -503,7 +503,7 @@ fn several_commands_are_named_by_what_they_run_and_compared_at_each_parameter() 
 }
 
 #[test]
-fn what_makes_other_numbers_makes_other_cells() {
+fn settings_that_affect_results_change_the_cell_key() {
     let key = |text: &str| {
         let config = Config::read(Path::new("m.yml"), &format!("iterations: 1\n{text}")).unwrap();
         Identity::of(&config).keys(&Matrix::of(&config))[0]

@@ -112,7 +112,7 @@ const CHANGES: [&str; 22] = [
 ];
 
 #[test]
-fn whatever_a_command_does_is_undone() {
+fn a_reset_undoes_every_kind_of_change() {
     let tree = Tree::new();
     let before = tree.listing();
     let mut snapshot = TreeSnapshot::take(&tree.root(), &tree.store()).unwrap();
@@ -135,7 +135,7 @@ fn whatever_a_command_does_is_undone() {
 }
 
 #[test]
-fn a_change_is_told() {
+fn a_reset_reports_removed_and_restored_files() {
     let tree = Tree::new();
     let mut snapshot = TreeSnapshot::take(&tree.root(), &tree.store()).unwrap();
     tree.sh("echo x > new; echo x > file; rm -r empty");
@@ -170,7 +170,7 @@ fn the_next_process_knows_it_too() {
 }
 
 #[test]
-fn a_snapshot_that_was_not_completed_is_none() {
+fn an_incomplete_snapshot_is_not_loaded() {
     let tree = Tree::new();
     TreeSnapshot::take(&tree.root(), &tree.store()).unwrap();
     assert!(TreeSnapshot::load(&tree.root(), &tree.store()).is_some());

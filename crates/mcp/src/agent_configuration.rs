@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_agent_is_told_in_its_own_way() {
+    fn each_agent_gets_the_server_in_its_own_format() {
         let claude = of(Client::Claude);
         let config: Value = serde_json::from_str(&claude.arguments[1]).unwrap();
         assert_eq!(config["mcpServers"]["retake"]["env"]["RETAKE_TASK_ID"], "a \"b\"");

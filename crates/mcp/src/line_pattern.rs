@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_ends_when_told() {
+    fn a_search_stops_when_its_callback_says_so() {
         let pattern = LinePattern::new("a").unwrap();
         let mut seen = 0;
         pattern.matching_lines(b"a\na\na\n", &mut |_| {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_says_why() {
+    fn an_invalid_pattern_is_refused_with_the_reason() {
         assert!(LinePattern::new("(").unwrap_err().contains("unclosed group"));
         LinePattern::new("(?i)grüße").unwrap();
     }

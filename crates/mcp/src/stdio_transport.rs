@@ -147,7 +147,7 @@ where
         }
     }
 
-    /// Answers with a protocol error in a task of its own: reading the next message may be
+    /// Answers with a protocol error in a separate task: reading the next message may be
     /// cancelled at any moment, and half a line on stdout would corrupt everything after it.
     fn refuse(&self, error: ErrorData, id: Option<RequestId>) {
         let output = self.output.clone();

@@ -72,7 +72,7 @@ mod tests {
     use super::{matches, overlaps};
 
     #[test]
-    fn what_a_word_with_gaps_could_become() {
+    fn a_pattern_overlaps_a_word_with_unknown_parts() {
         let shape = |text: &str| -> Vec<Option<char>> {
             text.chars().map(|c| (c != '_').then_some(c)).collect()
         };

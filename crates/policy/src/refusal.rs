@@ -85,7 +85,7 @@ pub enum ShellUse {
     ReadsInput { shell: String },
     /// With this word the program may read a line or its input.
     UnknownOption { shell: String, word: String },
-    /// A shell with a language of its own.
+    /// A shell with its own language.
     ForeignShell { shell: String },
     /// The program passes lines to a shell, or starts commands in other ways of its own.
     StartsCommands { program: String },

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_runs_something_is_told_from_one_that_edits() {
+    fn sed_scripts_that_execute_commands_are_recognised() {
         for script in [
             "1e git push",
             "1egit push",

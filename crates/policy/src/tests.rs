@@ -219,7 +219,7 @@ fn a_denied_program_is_denied_under_every_name_and_wrapper() {
 }
 
 #[test]
-fn an_allowed_name_cannot_be_borrowed() {
+fn another_program_with_an_allowed_name_is_refused() {
     let (dir, policy) = policy(&["ls", "git status", "make * @ sub", "tools/*"], &[], true);
     std::fs::create_dir(dir.path().join("sub")).unwrap();
     script(&dir.path().join("evil/ls"));

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_address_leaves_open_comes_from_variables() {
+    fn missing_parts_of_the_address_come_from_variables() {
         let set = [("PGPORT", "6000"), ("PGUSER", "me"), ("PGPASSWORD", "p"), ("PGDATABASE", "d")];
         let found = address("postgres://host", &set).unwrap();
         assert_eq!((found.config.get_user(), found.config.get_dbname()), (Some("me"), Some("d")));

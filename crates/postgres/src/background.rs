@@ -1,4 +1,4 @@
-//! A push in the background: a process of its own that ends by itself.
+//! A push in the background: a separate process that exits when it is done.
 //!
 //! At most one for each record. If the database is down, it stores the error and
 //! gives up; the next push sends the rest.

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_told_apart_whatever_is_in_them() {
+    fn special_characters_in_copied_fields_are_escaped() {
         let mut rows = CopyRows::default();
         rows.text("a\tb\\c\nd\0").field(None).show(Some(7)).bytes(&[0, 255]);
         rows.end();

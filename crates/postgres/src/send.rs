@@ -29,7 +29,7 @@ pub struct PushOptions {
     pub root: Option<PathBuf>,
     /// Also sends output, at most this many bytes of each stream.
     pub output_bytes: Option<u64>,
-    /// A record that differs from the pushed one is a copy of it, and gets a name of its own.
+    /// A record that differs from the pushed one is a copy of it, and gets its own name.
     pub as_copy: bool,
 }
 

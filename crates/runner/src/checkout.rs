@@ -61,7 +61,7 @@ mod tests {
     use crate::git_dir::tests::git;
 
     #[test]
-    fn agrees_with_git_itself() {
+    fn the_checkout_agrees_with_git() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("top");
         fs::create_dir_all(top.join("sub")).unwrap();

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_allow_it_is_never_all_of_home() {
+    fn the_suggested_option_never_allows_the_whole_home_directory() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
         std::fs::create_dir_all(home.join("cache")).unwrap();

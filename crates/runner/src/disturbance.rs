@@ -101,8 +101,8 @@ impl MachineState {
         }
     }
 
-    /// A state too soon after this one to say anything about the load, which is not read again: with
-    /// many CPUs, the kernel takes longer for that than a short run.
+    /// A state too soon after this one to judge the load. The load is not read again: with many CPUs,
+    /// the kernel takes longer for that than a short run.
     fn soon_after(&self, root: &Path) -> Self {
         let throttled = self.throttled.and_then(|_| throttled(root, self.counted_cpus()));
         Self { at: Instant::now(), throttled, limited: limited(root), ..self.clone() }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_soon_after_is_what_a_short_run_can_be_disturbed_by() {
+    fn a_short_run_sees_cpu_limits_but_no_load() {
         let (root, later) = [3, 7]
             .map(|throttled| {
                 let root = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn other_load_is_what_is_not_ours() {
+    fn only_load_of_other_programs_is_a_disturbance() {
         let before = machine("cpu  0 0 0 0 0 0 0 0 0 0\n", "performance", 0);
         // Twenty seconds of CPU time in ten seconds, and four stolen.
         let after = machine("cpu  1000 500 500 0 0 0 0 400 0 0\n", "performance", 2);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn load_is_of_all_cpus_and_little_of_many_is_none() {
+    fn load_covers_all_cpus_and_a_small_fraction_is_ignored() {
         let lines = |busy: u32, cpus: u32| {
             let each: String = (0..cpus).map(|cpu| format!("cpu{cpu} 0 0 0 0\n")).collect();
             format!("cpu  {busy} 0 0 0 0 0 0 0 0 0\n{each}")
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_our_own_children_use_is_ours() {
+    fn cpu_time_of_own_children_is_not_a_disturbance() {
         let before = used_by_us(&[]);
         let start = Instant::now();
         let pid = i32::try_from(std::process::id()).unwrap();

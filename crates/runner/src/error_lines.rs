@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tools_report_is_told_from_what_sounds_like_an_error() {
+    fn reported_errors_are_distinguished_from_likely_ones() {
         for line in [
             "error[E0308]: mismatched types",
             "error: could not compile `x` (lib) due to 1 previous error",

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looking_takes_nothing_away_from_who_wants_it() {
+    fn querying_a_lock_does_not_prevent_acquiring_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         assert!(!FileLock::is_held(&path), "there is none");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_one_is_told_who_holds_it() {
+    fn a_failed_attempt_to_lock_names_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let first = FileLock::acquire(&dir.path().join("lock"), "retake matrix run").unwrap();
         let error = FileLock::acquire(&dir.path().join("lock"), "retake matrix bisect")

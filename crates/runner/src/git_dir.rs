@@ -250,7 +250,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_not_read() {
+    fn special_files_are_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let make_fifo = |path: &Path| {
             assert!(Command::new("mkfifo").arg(path).status().unwrap().success());

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_carried_whole_however_it_arrives() {
+    fn text_within_the_limit_is_kept_whole_in_any_chunks() {
         for size in 1..=10 {
             let chunks: Vec<_> = b"0123456789".chunks(size).collect();
             assert_eq!(carry(10, &chunks), ("0123456789".into(), false));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn head_and_tail_of_what_does_not() {
+    fn text_beyond_the_limit_keeps_its_head_and_tail() {
         let all: Vec<u8> = (0..100u8).map(|n| b'a' + n % 26).collect();
         for size in [1, 3, 7, 50, 100] {
             let (text, truncated) = carry(10, &all.chunks(size).collect::<Vec<_>>());
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_carried_at_limit_zero() {
+    fn a_limit_of_zero_keeps_no_text() {
         assert_eq!(carry(0, &[b"abc"]).0, "\n[retake: 3 bytes left out here]\n");
     }
 }

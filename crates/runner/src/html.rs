@@ -226,7 +226,7 @@ mod tests {
     const NASTY: &str = "<script>\"'&</script>\u{202e}\u{0}";
 
     #[test]
-    fn nothing_from_outside_becomes_markup() {
+    fn untrusted_text_never_becomes_markup() {
         let mut html = Html::new();
         html.markup("<p").attr("title", NASTY).markup(">").text(NASTY).lines(NASTY).markup("</p>");
         html.link(NASTY, NASTY).element("b", NASTY, NASTY).definition("x", NASTY);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_xml_cannot_say_is_escaped() {
+    fn characters_that_xml_cannot_represent_are_escaped() {
         assert_eq!(
             escape_xml("a<b>&\"c\"\n\x1b[0m\u{ffff}"),
             "a&lt;b&gt;&amp;&quot;c&quot;\n\\u{1b}[0m\u{fffd}"

@@ -23,7 +23,7 @@ pub fn environment() -> BTreeMap<String, String> {
         let line = text?.lines().find(|line| line.starts_with(name))?.to_owned();
         Some(line.split_once(':')?.1.trim().to_owned())
     };
-    // Its first lines only: of many CPUs the kernel takes longer for the rest than a short run takes.
+    // Reads only the first lines: with many CPUs, the kernel takes longer for all of it than a short run.
     let first = |path: &str| {
         let mut buffer = vec![0; 4096];
         let length = std::fs::File::open(path).and_then(|mut file| file.read(&mut buffer)).ok()?;

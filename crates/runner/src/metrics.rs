@@ -40,7 +40,7 @@ pub const BUILT_IN: [&str; 11] = [
 /// The start time of a shell, subtracted from a run.
 pub const SHELL_START: &str = "shell-start";
 
-/// Those that the processor counts.
+/// Metrics that the processor counts.
 pub const COUNTED: [&str; 3] = ["instructions", "cycles", "cache-misses"];
 
 /// How many of these every run has.
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_shell_nothing_takes_less_than_no_time() {
+    fn times_without_the_shell_are_never_negative() {
         let usage = Usage { user_cpu_us: 2000, system_cpu_us: 300, ..Usage::default() };
         let mut metrics = built_in(Duration::from_millis(10), &usage);
         ShellCost { wall: 1.0, user: 0.5, sys: 0.5 }.subtract_from(&mut metrics);

@@ -82,8 +82,8 @@ impl NestedRecord {
         }
     }
 
-    /// This program, by a descriptor: inside, its path may be missing, or lead to something that
-    /// the confined program put there.
+    /// This program, by a descriptor: inside, its path may be missing, or lead to a file of the
+    /// confined program.
     fn reporting_program(&self, confinement: &Confinement, outcome: &Outcome) -> Option<Command> {
         let program = File::open("/proc/self/exe").ok()?;
         let record = confinement.nested_record();

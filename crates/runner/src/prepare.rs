@@ -75,7 +75,7 @@ pub struct Provided {
     pub input: Option<Input>,
     /// Errors that the front end found; the run is refused for them and all other reasons.
     pub reasons: Vec<RefusalReason>,
-    /// The intent that is recorded already, and what was replaced in it.
+    /// An intent that is already recorded, and the replacements made in it.
     pub recorded: Option<(Redacted<Intent>, Redactions)>,
 }
 

@@ -11,7 +11,7 @@ use retake_store::EarlierRecord;
 use crate::git_dir::Repository;
 use crate::machine;
 
-/// The place of the record, and why it is there.
+/// The directory of the record, and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordLocation {
     pub store: PathBuf,
@@ -20,7 +20,7 @@ pub struct RecordLocation {
     pub(crate) earlier: Option<EarlierRecord>,
 }
 
-/// Why the record is there.
+/// The reason for the directory of the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocationReason {
     /// A user named it.

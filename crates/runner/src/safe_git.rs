@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_that_leads_elsewhere_is_refused() {
+    fn a_repository_that_points_to_another_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
         let (top, other) = (dir.join("top"), dir.join("other"));

@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_meaning_here_is_named() {
+    fn unsupported_settings_are_refused_by_name() {
         for (section, more, key) in [
             ("", r#""ignoreViolations": {}"#, "ignoreViolations"),
             ("", r#""enableWeakerNestedSandbox": true"#, "enableWeakerNestedSandbox"),

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_stays_leaves_no_live_line_that_is_no_longer_true() {
+    fn a_permanent_line_clears_the_live_line() {
         let mut drawn = Drawn { text: "[##--] 1/2".to_owned(), at: Some(Instant::now()) };
         assert_eq!(drawn.replaced_by("one"), "\r\x1b[2Kone\n");
         assert_eq!(drawn.replaced_by("two"), "two\n");

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_the_same_as_the_rule_however_often_it_is_asked() {
+    fn the_cached_answer_equals_the_rule_and_the_cache_is_bounded() {
         for name in ["API_TOKEN", "HOME", "DB_PASSWORD", "PATH"] {
             for _ in 0..3 {
                 assert_eq!(looks_secret(name), is_secret_name(name), "{name}");

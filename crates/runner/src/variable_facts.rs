@@ -90,7 +90,7 @@ mod tests {
 
     /// The cache returns the same as a fresh computation, whatever it was asked before.
     #[test]
-    fn what_is_remembered_is_what_a_first_look_finds() {
+    fn cached_facts_equal_fresh_ones() {
         let asked: [&[(&str, &str)]; 6] = [
             &[("PATH", "/bin"), ("API_TOKEN", "one"), ("A", "1")],
             &[("PATH", "/bin"), ("A", "1")],

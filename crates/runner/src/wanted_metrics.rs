@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_missing() {
+    fn values_that_are_not_numbers_are_missing() {
         let all = [output("n", None, r"n=(\S+)"), wanted("load", MetricSource::Reported)];
         for text in ["n=abc", "n=NaN", "n=inf", "nothing"] {
             let mut search = WantedMetrics::new(&all, Path::new("/"));

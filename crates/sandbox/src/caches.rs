@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layer_has_one_user_and_stays_and_a_second_gets_one_that_goes() {
+    fn the_first_user_of_a_layer_keeps_it_and_a_second_gets_a_temporary_one() {
         let base = tempfile::tempdir().unwrap();
         let (project, caches) = (Path::new("/p/x"), [PathBuf::from("/h/.cargo")]);
         let first = CacheLayers::new(base.path(), project, &caches, None).unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_sandbox_left_is_removed() {
+    fn layers_left_by_a_killed_sandbox_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let left = base.path().join(format!("x-1{TEMPORARY}1-0/a/work/work"));
         make(&left).unwrap();

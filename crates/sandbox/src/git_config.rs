@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_configuration_leads_to_is_found_through_all_that_it_includes() {
+    fn paths_named_by_git_configuration_are_found_through_includes() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::create_dir(at(".git")).unwrap();

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_sandbox_left_goes_with_the_next_and_what_is_in_use_stays() {
+    fn a_private_temp_removes_abandoned_ones_and_keeps_those_in_use() {
         let base = tempfile::tempdir().unwrap();
         let used = PrivateTemp::new_in(base.path()).unwrap();
         let left = base.path().join(format!("{TEMP_NAME}1-0"));

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_say_what_the_definition_says() {
+    fn path_rules_match_their_definition() {
         let paths = ["/", "/a", "/a/b", "/a/b/c", "/a/bb", "/d", "/d/e/f"];
         let grants = [
             PathGrant::AllowRead,

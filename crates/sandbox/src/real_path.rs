@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_the_path_that_all_links_lead_to() {
+    fn all_symbolic_links_are_resolved() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         std::fs::create_dir(top.join("real")).unwrap();

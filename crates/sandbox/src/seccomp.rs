@@ -12,7 +12,7 @@ use libc::{c_long, sock_filter};
 /// Which sockets can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sockets {
-    /// Those that a network namespace confines.
+    /// Sockets that a network namespace confines.
     Namespaced,
     /// None except a reader of network addresses; with `unix`, also Unix sockets; with `tcp`, also
     /// TCP sockets, whose connections Landlock controls.
@@ -425,7 +425,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_refused_with_and_without_notification() {
+    fn notification_does_not_weaken_refusals() {
         for sockets in [Sockets::Namespaced, Sockets::Host { unix: true, tcp: true }] {
             let refused = rules(sockets);
             let plain = program(&set_id::checked(&refused));

@@ -86,7 +86,7 @@ mod tests {
     const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
 
     #[test]
-    fn what_asks_for_the_bits_is_refused_and_nothing_else() {
+    fn only_calls_that_set_the_set_id_bits_are_refused() {
         let plain = rules(Sockets::Namespaced);
         let watched: Vec<Rule> = plain.iter().cloned().chain(crate::denials::rules()).collect();
         for (rules, otherwise) in [(plain, ALLOWED), (watched, NOTIFIED)] {

@@ -236,7 +236,7 @@ impl BatchDir {
         let (mut index, mut offset) = (String::with_capacity(files.len() * INDEX_LINE), 0);
         let mut bases: Vec<(BaseVariables, FilePart)> = Vec::new();
         for file in files {
-            // Few: one for each directory that cells run in.
+            // A linear search suffices: there is one base for each working directory.
             if let Some(base) = file.request.environment.base.take() {
                 let known = bases.iter().rev().find(|(known, _)| *known == base);
                 let part = match known {
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_is_known_without_a_file_for_each() {
+    fn done_cells_are_known_without_a_file_per_cell() {
         let (_dir, batch_dir) = BatchDir::for_test();
         assert!(!batch_dir.is_done(0));
         batch_dir.mark_done(&[7, 2]).unwrap();
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_written_is_no_result() {
+    fn incomplete_files_are_not_results() {
         let (_dir, batch_dir) = BatchDir::for_test();
         fs::write(batch_dir.result(3), "x").unwrap();
         fs::write(batch_dir.results().join("4.new"), "x").unwrap();

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_with_a_question_is_kept_for_a_while() {
+    fn a_batch_entry_with_a_question_is_kept_for_a_week() {
         let store = tempfile::tempdir().unwrap();
         let question = BatchQuestion { hash: "t".into(), loop_id: LoopId::new() };
         let entry = BatchEntry {

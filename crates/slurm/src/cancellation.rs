@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_after_its_batch_was_cancelled_is_cancelled() {
+    fn a_run_that_ends_after_its_batch_was_cancelled_is_cancelled() {
         let (_dir, batch_dir) = BatchDir::for_test();
         let quiet = Cancel::new().unwrap();
         batch_dir.mark_cancelled(Some(libc::SIGINT)).unwrap();

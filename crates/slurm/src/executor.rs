@@ -88,7 +88,7 @@ impl SlurmExecutor {
         self
     }
 
-    /// Makes each run a task of its own with this many processors; the run gets their actual number
+    /// Makes each run a separate task with this many processors; the run gets their actual number
     /// in [`PROCESSORS_VARIABLE`](crate::request_file::PROCESSORS_VARIABLE).
     #[must_use]
     pub fn with_processors(mut self, count: Option<u16>) -> Self {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_is_named_once_and_what_is_done_is_nowhere() {
+    fn each_node_is_listed_once_and_done_cells_are_not_counted() {
         let running = |node: &str| CellState::Running { node: Some(node.to_owned()) };
         assert_eq!(status([CellState::Done].iter()), RemoteStatus::default());
         let states =

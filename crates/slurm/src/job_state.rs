@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_beneath_a_command_is_tried_again_within_a_cap() {
+    fn lost_runs_are_submitted_again_up_to_a_maximum() {
         let end = JobEnd::Lost { why: "x".into() };
         let known = |started, repeatable, losses| CellHistory {
             started,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_directory_did_not_take_is_not_tried_again() {
+    fn a_run_lost_to_a_full_directory_is_not_retried() {
         let known = CellHistory { repeatable: true, ..CellHistory::default() };
         let resolved = resolve(Some(&JobEnd::DirectoryFull), known);
         assert!(matches!(resolved, Resolution::Lost { tries: 1, .. }), "{resolved:?}");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cancelled_is_told_apart() {
+    fn own_cancellations_are_distinguished_from_others() {
         let cancelled = CellHistory { cancelled: true, ..CellHistory::default() };
         assert_eq!(resolve(Some(&JobEnd::Cancelled), cancelled), Resolution::Cancelled);
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Executes the cells of a task on the machine that the scheduler chose, and leaves one complete
 //! result for each.
 //!
-//! Does not access the record. A run that is told to stop has the result `cancelled` only if
+//! Does not access the record. A run that is asked to stop has the result `cancelled` only if
 //! its submitter cancelled it: a scheduler also stops tasks that it will start again on another
 //! machine, and then the later attempt must be able to count.
 
@@ -168,22 +168,22 @@ enum Continue {
     No,
 }
 
-/// This machine, from the first cell of the task that measures something.
+/// Watches this machine, starting with the first cell of the task that measures something.
 #[derive(Default)]
 struct WatchedMachine {
     watch: OnceCell<MachineWatch>,
 }
 
 impl WatchedMachine {
-    /// Begins to look at it for a run.
+    /// Starts a watch for a run.
     fn watch(&self, keepers: &[i32]) -> MachineWatch {
         let mut first = None;
         self.watch.get_or_init(|| first.insert(MachineWatch::start(keepers)).clone());
         first.unwrap_or_else(|| MachineWatch::start(keepers))
     }
 
-    /// What disturbed a run. A short one says nothing about the load by itself; then everything
-    /// counts since the first one of the task.
+    /// The disturbances of a run. A short run cannot judge the load by itself, so for one the period
+    /// since the first run of the task counts.
     fn disturbances(&self, run: &MachineWatch, keepers: &[i32]) -> Vec<Disturbance> {
         let long_enough = run.is_long_enough();
         let watch = if long_enough { run } else { self.watch.get().unwrap_or(run) };
@@ -393,7 +393,7 @@ fn own_variables<'a>(file: &RequestFile, scratch: Option<&Scratch>) -> Vec<(&'a 
     own
 }
 
-/// Whether a scheduler started this process, which may stop it for reasons of its own.
+/// Whether a scheduler started this process, which may stop it for its own reasons.
 fn is_scheduled() -> bool {
     std::env::var_os("SLURM_JOB_ID").is_some()
 }

@@ -4,8 +4,8 @@
 //! costs more than its content. It is published under the name of its first cell when the task
 //! ends, or a second after the last publication. Results lost with their machine before that run again.
 //!
-//! So do published results that did not reach the disk: a cell that may be repeated does not wait for
-//! the disk. That wait would take longer than a short cell, and would delay other users of the disk.
+//! A published result of a cell that may be repeated is not synced, and if it is lost, the cell runs
+//! again. A sync would take longer than a short cell, and would delay other users of the disk.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -41,7 +41,7 @@ struct OpenFile {
     file: File,
     length: u64,
     cells: Vec<usize>,
-    /// A result in it cannot be made again.
+    /// A run in it must not be repeated, so the file is synced.
     must_last: bool,
 }
 
@@ -130,11 +130,11 @@ impl PendingResults {
     }
 }
 
-/// Has a network file system send what was written, and say what it could not: closing a file does
-/// that, also one of two descriptors. A local one has taken it already.
+/// Makes a network file system send written data and report errors, by closing a duplicate of the
+/// descriptor. A local file system has reported them already.
 fn hand_over(file: &File) -> std::io::Result<()> {
     let copy = file.try_clone()?.into_raw_fd();
-    // SAFETY: nothing else has this descriptor.
+    // SAFETY: only this function has the descriptor.
     match unsafe { libc::close(copy) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),

@@ -29,7 +29,7 @@ const VERSION: u32 = 4;
 /// The number of processors that the scheduler assigned, for a run that may use all of them.
 pub const PROCESSORS_VARIABLE: &str = "RETAKE_PROCESSORS";
 
-/// Variables of the machine that a request comes from.
+/// The environment of the submitting machine.
 pub type BaseVariables = Vec<(OsText, OsText)>;
 
 /// A part of a file, in bytes.
@@ -48,8 +48,8 @@ pub struct RequestFile {
     pub intent: Redacted<Intent>,
     /// The request with the environment of the machine that wrote it, and secrets by name.
     pub request: RunRequest,
-    /// Where the variables of that machine are in the file of all requests: they are the same for
-    /// most of them, and the largest part of each.
+    /// The position of that environment in the file of all requests. Most requests share it, and it
+    /// would be the largest part of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_at: Option<FilePart>,
     pub execution: ExecutionConfig,
@@ -102,7 +102,7 @@ impl RequestFile {
         let mut base = BaseVariables::new();
         for variable in &prepared.command.launch().environment {
             let (name, value) = variable.pair();
-            // What is set for this run alone is set again there: the rest is the same for all runs.
+            // Variables of this run alone are set on the node, so that the base is the same for all runs.
             let is_own = name == PARENT_VARIABLE
                 || environment.set.iter().any(|(set, _)| set.as_os_str() == name);
             if name == STORE_VARIABLE || is_own {
@@ -139,7 +139,7 @@ impl RequestFile {
         struct Versioned {
             version: u32,
         }
-        // What another release wrote has other fields, or fields that mean something else.
+        // Another release may write other fields, or fields with another meaning.
         let other = |found: u32| Error::Version { path: path.to_owned(), found, known: VERSION };
         match serde_json::from_slice::<Self>(text) {
             Ok(file) if file.version == VERSION => Ok(file),

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_counts_and_later_ones_are_kept() {
+    fn the_first_published_result_counts_and_later_ones_are_kept() {
         let (_dir, batch_dir) = BatchDir::for_test();
         for attempt in ["a", "b", "c"] {
             fs::write(batch_dir.temporary(0, attempt), attempt).unwrap();

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_is_put_there_once() {
+    fn the_program_is_copied_to_the_shared_directory_once() {
         let dir = tempfile::tempdir().unwrap();
         let shared = SharedDir { dir: dir.path().to_owned() };
         fs::create_dir(dir.path().join("bin")).unwrap();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_of_the_lock_follows_another() {
+    fn the_lock_has_one_holder_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let shared = SharedDir { dir: dir.path().to_owned() };
         let first = shared.lock().unwrap();

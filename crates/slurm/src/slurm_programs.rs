@@ -72,7 +72,7 @@ impl ProgramError {
     }
 }
 
-/// Printed by `sbatch` while it waits for a full queue by itself, for minutes.
+/// Printed by `sbatch` before it waits for a full queue, for minutes.
 const QUEUE_FULL: &[u8] = b"sleeping and retrying";
 
 /// Runs programs one at a time.
@@ -143,7 +143,7 @@ impl<'a> SlurmPrograms<'a> {
                     let room = MAX_OUTPUT.saturating_sub(kept.len());
                     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
                     if stream == Stream::Stderr && is_waiting_for_queue(kept) {
-                        // It would wait silently by itself.
+                        // `sbatch` would wait silently.
                         cancel.cancel(libc::SIGTERM);
                     }
                 }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn temporary_failures_are_told_from_lasting_ones() {
+    fn temporary_failures_of_slurm_are_recognised() {
         let failed =
             |said: &str| ProgramError::Failed { program: "sbatch".into(), said: said.into() };
         for said in [

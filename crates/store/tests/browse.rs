@@ -105,7 +105,7 @@ fn rounded(at: Timestamp) -> Timestamp {
 }
 
 #[test]
-fn output_is_told_in_order_and_in_portions() {
+fn output_is_returned_in_order_and_in_portions() {
     let (_dir, mut store) = store();
     let intent = intent("x");
     let mut recording = store.begin_plain(&intent).unwrap();
@@ -147,7 +147,7 @@ const EFFORT: SearchEffort =
     SearchEffort { scanned_bytes: 1 << 20, sifted: 1000, ..SearchEffort::UNLIMITED };
 
 #[test]
-fn a_search_goes_on_where_it_ended() {
+fn a_search_continues_from_its_cursor() {
     let (_dir, mut store) = store();
     let now = Timestamp::now();
     let ids: Vec<RunId> = (0..5).map(|_| run(&mut store, now, 1, 0, b"a needle\n")).collect();
@@ -231,7 +231,7 @@ fn a_search_heeds_every_filter_of_a_list() {
 }
 
 #[test]
-fn the_room_it_takes_is_counted_wherever_it_is() {
+fn disk_use_includes_output_in_files_and_in_the_database() {
     let (_dir, mut store) = store();
     let large = b"0123456789abcdef".repeat(20_000);
     run(&mut store, Timestamp::now(), 1, 0, &large);

@@ -51,7 +51,7 @@ fn readers_find_no_store_or_a_whole_one_while_many_make_it() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_no_store_and_is_replaced() {
+fn an_incomplete_store_left_by_a_killed_process_is_replaced() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("new.db"), b"half of a database").unwrap();
     fs::write(temp.path().join("new.db-journal"), b"half of a journal").unwrap();

@@ -98,7 +98,7 @@ fn tests_have_a_history() {
 }
 
 #[test]
-fn an_edit_of_what_runs_are_found_by_shows_and_is_repaired() {
+fn changes_to_the_search_tables_are_detected_and_repaired() {
     for edit in [
         "UPDATE effects SET tests_failed = 0",
         "DELETE FROM changes",

@@ -206,7 +206,7 @@ fn a_store_that_vanishes_costs_the_record_and_not_the_run() {
 }
 
 #[test]
-fn a_torn_spool_is_read_as_far_as_it_goes() {
+fn a_truncated_spool_is_read_up_to_its_end() {
     let mut test = TestStore::new();
     let intent = intent("a");
     let mut recording = test.store.begin_plain(&intent).unwrap();
@@ -347,7 +347,7 @@ fn a_damaged_database_is_kept_and_what_can_be_read_recovered() {
 }
 
 #[test]
-fn a_lost_output_file_costs_an_export_that_output_alone() {
+fn an_export_omits_only_the_output_whose_file_is_lost() {
     let mut test = TestStore::new();
     let (first, second) = (intent("a"), intent("b"));
     let large = b"abc".repeat(100_000);

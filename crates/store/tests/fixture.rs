@@ -185,11 +185,8 @@ fn assert_holds(now: &Value, then: &Value) {
     }
 }
 
-/// Version 3 has lists of block hashes, and the order of arrival in the chain.
-/// What is read of a run to judge its measurement is what all of it says, in every form that a release
-/// has written.
 #[test]
-fn what_was_measured_is_read_from_every_release() {
+fn each_measured_gives_the_same_as_whole_runs_for_every_release() {
     for name in ["v1", "v2", "v2-full", "v3", "v4"] {
         let dir = tempfile::tempdir().unwrap();
         copy(&fixture(name), dir.path());
@@ -205,6 +202,7 @@ fn what_was_measured_is_read_from_every_release() {
     }
 }
 
+/// Version 3 has lists of block hashes, and the order of arrival in the chain.
 #[test]
 fn version_3_s_database_opens_and_verifies() {
     let expected: Value = serde_json::from_slice(&fs::read(fixture("v3.json")).unwrap()).unwrap();

@@ -131,7 +131,7 @@ fn a_full_disk_costs_output_and_not_the_outcome() {
 }
 
 #[test]
-fn what_gives_space_back_works_on_a_full_disk() {
+fn deleting_repairing_and_pruning_work_on_a_full_disk() {
     let Some(disk) = SmallDisk::mount() else { return };
     let mut store = Store::open(&disk.store()).unwrap();
     let (id, stored) = flood(&mut store);

@@ -71,7 +71,7 @@ fn the_wal_keeps_its_blocks_while_runs_are_recorded_and_is_short_in_the_end() {
 }
 
 #[test]
-fn what_a_killed_program_leaves_of_its_wal_is_read_and_then_shortened() {
+fn the_wal_of_a_killed_program_is_read_and_then_shortened() {
     let mut test = many_runs();
     for n in 0..3 * MANY {
         test.run(&format!("more {n}"), 0);
@@ -115,7 +115,7 @@ fn a_reader_that_takes_long_delays_the_fold_and_loses_nothing() {
 }
 
 #[test]
-fn one_live_file_serves_all_runs_and_is_that_of_the_one_that_runs() {
+fn a_program_reuses_one_live_file_named_after_its_current_run() {
     let mut test = many_runs();
     let root = test.root();
     for _ in 0..3 {

@@ -85,7 +85,7 @@ fn the_crash_loop_of_an_earlier_release_is_ended_too() {
 }
 
 #[test]
-fn what_only_reads_cannot_record_a_loop() {
+fn a_read_only_store_cannot_record_a_loop() {
     let test = TestStore::new();
     let mut reader = Store::open_read_only(&test.root()).unwrap();
     assert!(matches!(reader.begin_plain_loop(Kind::Matrix, "{}"), Err(Error::ReadOnly { .. })));

@@ -87,7 +87,7 @@ fn a_record_moves_to_another_file_system() {
 }
 
 #[test]
-fn nothing_moves_while_a_run_or_loop_is_alive_or_onto_something() {
+fn a_store_in_use_is_not_moved_and_nothing_is_overwritten() {
     let temp = tempfile::tempdir().unwrap();
     let (from, to) = (temp.path().join("data"), temp.path().join("retake"));
     let runs = made(&from);

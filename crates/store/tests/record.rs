@@ -111,7 +111,7 @@ fn a_run_whose_outcome_was_held_for_ever_reads_interrupted_with_its_output() {
 }
 
 #[test]
-fn nothing_but_the_owner_can_read_the_store() {
+fn only_the_owner_can_read_the_store() {
     let mut test = TestStore::new();
     test.record(&intent("a"), 0, &[(Stdout, &[b'x'; 100_000])]);
     let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;

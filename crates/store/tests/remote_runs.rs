@@ -41,7 +41,7 @@ fn a_remote_run_reads_as_running_also_after_its_sender_died() {
 }
 
 #[test]
-fn the_marks_of_runs_that_are_sent_together_are_one_file() {
+fn markers_of_runs_sent_together_are_links_to_one_file() {
     use std::os::unix::fs::MetadataExt;
     let mut it = TestStore::new();
     let runs = ["one", "two", "three"].map(intent);
@@ -50,7 +50,7 @@ fn the_marks_of_runs_that_are_sent_together_are_one_file() {
     let marks: Vec<_> = marks.map(|mark| mark.unwrap().metadata().unwrap()).collect();
     assert_eq!(marks.len(), 3);
     assert!(marks.iter().all(|mark| mark.ino() == marks[0].ino() && mark.nlink() == 3));
-    // One that is removed leaves the others.
+    // Removing one marker keeps the others.
     let result = result_file(&runs[0], outcome(0), &[]);
     it.store.import(&mut &result[..]).unwrap();
     let mut left: Vec<_> = runs[1..].iter().map(|run| run.id()).collect();
@@ -59,7 +59,7 @@ fn the_marks_of_runs_that_are_sent_together_are_one_file() {
 }
 
 #[test]
-fn what_comes_back_completes_it_exactly_once() {
+fn a_remote_run_is_completed_by_exactly_one_result() {
     let mut it = TestStore::new();
     let sent = intent("far");
     it.store.begin_remote_runs(&[plain(sent.clone())]).unwrap();

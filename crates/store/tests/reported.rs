@@ -55,7 +55,7 @@ fn taken(runs: u64, refused: u64, incomplete: bool) -> ReportedRuns {
 }
 
 #[test]
-fn what_is_known_outside_takes_the_place_of_what_is_claimed() {
+fn facts_known_outside_replace_claims_from_inside() {
     let mut reports = Reports::new();
     let mut claimed = intent("cargo test");
     claimed.host = "elsewhere".to_owned();
@@ -126,7 +126,7 @@ fn only_a_reported_run_can_be_a_parent() {
 }
 
 #[test]
-fn what_cannot_have_been_is_refused() {
+fn impossible_reports_are_refused() {
     let hour = SignedDuration::from_hours(1);
     let now = jiff::Timestamp::now();
     let bad: [fn(&mut Intent, &mut RunOutcome); 5] = [
@@ -148,7 +148,7 @@ fn what_cannot_have_been_is_refused() {
 }
 
 #[test]
-fn rubbish_ends_a_report_and_what_came_before_is_kept() {
+fn invalid_data_ends_a_report_and_earlier_runs_are_kept() {
     let mut reports = Reports::new();
     let first = intent("first");
     reports.inside.record(&first, 0, &[(Stream::Stdout, b"complete")]);

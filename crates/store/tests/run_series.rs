@@ -89,7 +89,7 @@ fn cells_and_loops_are_series_of_their_own() {
 }
 
 #[test]
-fn what_was_changed_in_between_is_known() {
+fn runs_that_changed_files_between_two_runs_are_listed() {
     let mut test = TestStore::new();
     let at = |minute| Recorded { minute, ..Recorded::default() };
     record(&mut test, "before", &Recorded { files: &["early"], ..at(1) });
@@ -153,7 +153,7 @@ fn series_and_the_history_of_a_test_are_served_by_an_index_without_a_sort() {
 }
 
 #[test]
-fn one_test_is_read_by_its_exact_name_and_only_its_newest_results() {
+fn a_test_is_read_by_its_exact_name_with_its_newest_results() {
     let mut test = TestStore::new();
     for minute in 0..6 {
         let mut intent = intent("make");

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_of_others_is_told_apart() {
+    fn system_libraries_and_dependencies_are_recognised() {
         assert!(is_system(Path::new("/usr/lib/x86_64-linux-gnu/libc.so.6")));
         assert!(!is_system(Path::new("/usr/libexec/tool")));
         assert!(is_dependency(Path::new("/rustc/abc/library/std/src/fs.rs")));

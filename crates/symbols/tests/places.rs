@@ -185,7 +185,7 @@ fn interpreter(version: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn nothing_is_kept_unless_asked_for() {
+fn stacks_are_recorded_only_on_request() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = compiled(directory.path(), "store.c", C, "cc") else { return };
     let root = tempfile::tempdir().unwrap();

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_without_a_machine_is_still_read() {
+    fn disturbances_recorded_without_a_node_are_still_read() {
         let old = r#"{"kind":"stolen","part":0.25}"#;
         let read: SeenDisturbance = serde_json::from_str(old).unwrap();
         assert_eq!(read, Disturbance::Stolen { part: 0.25 }.into());

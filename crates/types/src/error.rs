@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_what_serde_writes() {
+    fn error_codes_match_their_serialized_form() {
         for code in [ErrorCode::NotFound, ErrorCode::OutputTooLarge, ErrorCode::NoResources] {
             assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
         }

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_read_back_and_unknown_ones_are_kept() {
+    fn stop_reasons_round_trip_and_unknown_ones_are_kept() {
         let reasons = [
             "completed",
             "incomplete",

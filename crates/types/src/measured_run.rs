@@ -1,7 +1,7 @@
-//! An iteration of a matrix without most of its run: what its measurement is judged by.
+//! The part of a matrix run that decides whether its measurement counts.
 //!
-//! Ten thousand of them are read to find out that there is nothing left to do, and most of what a run
-//! is recorded with says nothing about that. A run that is shown is read as a whole.
+//! To find out that nothing is left to do, ten thousand runs may be read, and most of a run's record
+//! is not needed for that. A run that is shown is read as a whole.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use crate::effects::metric_text::read_metrics;
 use crate::request::LoopPosition;
 use crate::{Effects, Measurements, Metrics, OutcomeKind, RanOn, Run, RunId, RunOutcome, Usage};
 
-/// What is read of a run that may have measured something.
+/// The parts of a [`Run`] that concern its measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredRun {
     pub intent: MeasuredIntent,
-    /// `None` while it runs, and where its runner died.
+    /// `None` while it runs, or if its runner died.
     pub outcome: Option<MeasuredOutcome>,
 }
 
-/// Fails for an intent that a release before 0.1.0 wrote, which has another form.
+/// Deserializing fails for an intent from a release before 0.1.0, which has another form.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MeasuredIntent {
@@ -37,7 +37,7 @@ pub struct MeasuredRequest {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Fails where another version has written effects in a way that this one cannot read.
+/// Deserializing fails for effects that another version wrote and this one cannot read.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MeasuredOutcome {
@@ -94,11 +94,11 @@ fn some_metrics<'de, D: serde::Deserializer<'de>>(
     read_metrics(deserializer).map(Some)
 }
 
-/// Effects are measurements if they have metrics.
+/// Reads effects; only those with metrics are measurements.
 fn measurements<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Measurements>, D::Error> {
-    /// Like [`Measurements`], all of it optional.
+    /// [`Measurements`] with every field optional.
     #[derive(Deserialize)]
     struct Found {
         #[serde(default, deserialize_with = "some_metrics")]
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_of_an_outcome_is_what_all_of_it_says() {
+    fn the_measured_part_of_an_outcome_reads_the_same_as_the_whole() {
         for effects in [
             json!(null),
             json!({}),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_whole_can_tell_is_refused() {
+    fn forms_that_only_a_whole_run_can_be_read_from_are_refused() {
         for effects in [json!("text"), json!({"metrics": 7}), json!({"metrics": {"a": 1}})] {
             assert!(serde_json::from_value::<MeasuredOutcome>(outcome(effects)).is_err());
         }

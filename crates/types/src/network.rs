@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_mean_two_things_is_no_rule() {
+    fn ambiguous_hosts_are_refused() {
         use HostProblem::{Empty, LoopbackPort, Name, OddAddress, Port, Url, Wildcard};
         for (text, problem) in [
             ("", Empty),
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_allowed_passes() {
+    fn only_allowed_hosts_pass() {
         use NetworkRefusal::{Denied, NotAllowed, PrivateAddress};
         let some = request(&["example.com", "*.example.org:443", "10.1.0.0/16"], &[]);
         assert_eq!(check(&some, "EXAMPLE.com.", 1), None);

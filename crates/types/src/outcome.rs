@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_what_serde_writes() {
+    fn outcome_words_match_their_serialized_form() {
         for word in OutcomeKind::ALL {
             assert_eq!(serde_json::to_value(word).unwrap(), word.as_str());
         }

@@ -169,7 +169,7 @@ impl RefusalReason {
         }
     }
 
-    /// Whether it is about the working directory, which has an error code of its own.
+    /// Whether it is about the working directory, which has its own error code.
     pub fn is_directory(&self) -> bool {
         self.field() == Some(RequestField::WorkingDirectory)
     }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_directory_to_store_it_there_is_still_a_key() {
+    fn a_token_is_created_even_if_it_cannot_be_stored() {
         let gone = Path::new("/nonexistent");
         assert_ne!(
             AccessTokens::load_or_create(gone).unwrap().address,

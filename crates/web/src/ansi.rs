@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_steers_a_terminal_is_gone_or_visible() {
+    fn control_sequences_are_removed_or_made_visible() {
         assert_eq!(plain("a\u{1b}[2Jb\u{1b}]0;title\u{7}c\u{1b}]8;;http://x\u{1b}\\d"), "abcd");
         assert_eq!(plain("x\u{0}y\u{202e}z"), "x\u{2400}y<U+202E>z");
         assert_eq!(plain("1%\r2%\r\nend"), "1%\n2%\nend");
@@ -298,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn a_style_goes_on_where_the_next_bytes_begin() {
+    fn a_style_continues_in_the_next_piece() {
         let mut style = Style::default();
         spans(b"\x1b[32mgreen", &mut style);
         assert_eq!(spans(b"still", &mut style)[0].0, "f2");
     }
 
     #[test]
-    fn what_is_not_complete_waits() {
+    fn incomplete_characters_and_sequences_wait_for_more_bytes() {
         assert_eq!(complete_length("aü".as_bytes()), 3);
         assert_eq!(complete_length(&"aü".as_bytes()[..2]), 1);
         assert_eq!(complete_length(&"a😀".as_bytes()[..4]), 1);

@@ -69,7 +69,7 @@ impl App {
         Self { shared: Some(SharedScope::whole()), ..app }
     }
 
-    /// The same for one project of a shared record, with caches of its own.
+    /// The same for one project of a shared record, with its own caches.
     pub(crate) fn for_project(&self, scope: &SharedScope, name: &str) -> Self {
         let store = self.store.for_project(name);
         let app = Self::over(store, self.tokens.clone(), self.port, None);

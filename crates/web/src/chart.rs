@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_axis_has_lines_at_numbers_that_are_easy_to_read() {
+    fn the_axis_has_lines_at_round_numbers() {
         assert_eq!(lines(Unit::Count, 0.0), ["0", "1"]);
         assert_eq!(lines(Unit::Count, f64::NAN), ["0", "1"]);
         assert_eq!(lines(Unit::Count, 3.0), ["0", "1", "2", "3"]);

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_idle_makes_room_and_who_is_answered_stays() {
+    fn the_longest_idle_connection_is_closed_and_busy_ones_stay() {
         let connections: Vec<Connection> = (0..4).map(|_| Connection::new()).collect();
         let open = connections.iter().map(|one| Arc::downgrade(&one.0)).collect();
         let open = Mutex::new(open);

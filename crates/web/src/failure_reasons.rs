@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tools_report_comes_before_what_sounds_like_it_and_that_before_the_end() {
+    fn reported_errors_are_preferred_to_likely_ones_and_those_to_the_last_lines() {
         let sure = reasons("1 failed\nall else is well\n", "\u{1b}[31merror\u{1b}[0m: no\nx\n");
         assert_eq!(
             (sure.kind, texts(&sure)),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_begins_and_ends_within_lines_has_only_whole_ones() {
+    fn incomplete_lines_at_the_ends_of_a_part_are_ignored() {
         let mut lines = StreamLines::default();
         let text = b"or: half\nerror: whole\nerror: ha";
         lines.look(Stream::Stdout, text, &(100..100 + text.len() as u64), 1000);

@@ -196,7 +196,7 @@ pub(crate) fn address_of(path: &str, pairs: &[(&str, &str)]) -> String {
     address
 }
 
-/// Matches a part of a command line, unless the text has a pattern of its own.
+/// Matches a part of a command line, unless the text is a pattern itself.
 fn containing(text: &str) -> String {
     if text.contains(['*', '?', '[']) { text.to_owned() } else { format!("*{text}*") }
 }
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn invalid_parameters_are_refused_by_name() {
         for (name, value) in [
             ("status", "fine"),
             ("kind", "x"),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_keeps_what_is_not_changed() {
+    fn changing_a_parameter_of_an_address_keeps_the_others() {
         let params = params(&[("q", "a&b=ü"), ("cursor", "1.2"), ("kind", "")]);
         assert_eq!(params.with("/runs", &[("cursor", "")]), "/runs?q=a%26b%3D%C3%BC");
         assert_eq!(params.with("/runs", &[("q", ""), ("cursor", "3")]), "/runs?cursor=3");

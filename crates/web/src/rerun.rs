@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configured_sandbox_applies_and_what_was_confined_stays_so() {
+    fn a_repeated_run_gets_the_configured_sandbox_and_stays_confined() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join(".agent")).unwrap();
         let load = |text: &str| {

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_says_how_a_test_stands() {
+    fn a_summary_gives_the_status_and_flakiness_of_a_test() {
         let broken = summary("+++.xx-");
         assert_eq!((broken.status, broken.runs, broken.failed), (TestStatus::Failed, 7, 2));
         assert_eq!(broken.failing_since.unwrap().at.as_second(), 4);

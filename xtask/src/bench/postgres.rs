@@ -109,7 +109,7 @@ fn questions(page: &mut Page) -> Result<(), String> {
     if filled.starts_with("failed") {
         return Err(filled);
     }
-    // The server does so by itself after a while.
+    // The server would do so only after a while.
     postgres.ask("VACUUM ANALYZE");
     let (mut answered, mut slowest) = (Vec::new(), 0_f64);
     for (about, statement) in statements() {

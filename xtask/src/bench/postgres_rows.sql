@@ -1,4 +1,4 @@
--- Indexes are made when all rows are there: row by row that takes four times as long.
+-- Indexes are built after all rows are inserted: building them row by row takes four times as long.
 SET maintenance_work_mem = '512MB';
 SET work_mem = '256MB';
 CREATE TEMP TABLE dropped AS

@@ -139,7 +139,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It does not end by itself.
+        // It runs until it is killed.
         drop(self.child.kill());
         drop(self.child.wait());
     }

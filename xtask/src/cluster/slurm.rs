@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use super::{Daemon, Ports, wait_for};
 
-/// Nodes advertise more CPUs than there are, so that short cells overlap as they would elsewhere.
+/// Nodes advertise more CPUs than the machine has, so that short cells overlap as on a real cluster.
 const CPUS: usize = 8;
 
 pub(crate) struct Slurm {
@@ -20,12 +20,12 @@ pub(crate) struct Slurm {
 }
 
 impl Slurm {
-    /// Whether this machine has what it takes.
+    /// Whether the required programs are installed.
     pub(crate) fn there() -> bool {
         ["slurmctld", "slurmd", "munged", "sbatch"].into_iter().all(super::on_path)
     }
 
-    /// Starts one in a directory; `extra` are further lines of `slurm.conf`.
+    /// Starts a cluster in a directory; `extra` are additional lines of `slurm.conf`.
     pub(crate) fn start(dir: &Path, nodes: usize, extra: &str) -> io::Result<Self> {
         for name in ["munge", "state", "spool", "run", "log"] {
             std::fs::create_dir_all(dir.join(name))?;
@@ -74,20 +74,20 @@ impl Slurm {
         }
     }
 
-    /// Stops the controller without ending it, or lets it continue: requests to it wait.
+    /// Sends the controller a signal, such as STOP, after which requests wait, or CONT.
     pub(crate) fn signal_controller(&self, signal: &str) {
         if let Some(controller) = &self.controller {
             controller.signal(signal);
         }
     }
 
-    /// Whether this text is in what the controller has saved of its jobs.
+    /// Whether the controller's saved job state contains this text.
     pub(crate) fn has_saved(&self, text: &str) -> bool {
         std::fs::read(self.dir.join("state/job_state"))
             .is_ok_and(|saved| saved.windows(text.len()).any(|window| window == text.as_bytes()))
     }
 
-    /// Kills the controller and starts one that knows nothing of any job.
+    /// Kills the controller and starts one without any saved jobs.
     pub(crate) fn forget(&mut self) -> io::Result<()> {
         self.kill_controller();
         std::fs::remove_dir_all(self.dir.join("state"))?;
@@ -103,7 +103,7 @@ impl Slurm {
         Ok(())
     }
 
-    /// Starts a node on which an empty directory lies over this one.
+    /// Starts a node on which an empty directory is mounted over this one.
     pub(crate) fn start_blind_node(&mut self, node: usize, hidden: &Path) -> io::Result<()> {
         let script = "mount -t tmpfs none \"$0\" && exec /usr/sbin/slurmd \"$@\"";
         let mut command = Command::new("unshare");
@@ -114,19 +114,19 @@ impl Slurm {
         Ok(())
     }
 
-    /// Kills a node's daemon; what it had started lives on.
+    /// Kills a node's daemon; its tasks keep running.
     pub(crate) fn kill_node(&mut self, node: usize) {
         if let Some(mut daemon) = self.nodes[node].take() {
             daemon.end("KILL");
         }
     }
 
-    /// Runs one of Slurm's tools.
+    /// Runs one of Slurm's commands.
     pub(crate) fn tool(&self, program: &str, arguments: &[&str]) -> io::Result<Output> {
         Command::new(program).env("SLURM_CONF", self.conf()).args(arguments).output()
     }
 
-    /// What a tool prints; nothing where it fails.
+    /// The output of a command; empty if it fails.
     pub(crate) fn ask(&self, program: &str, arguments: &[&str]) -> String {
         self.tool(program, arguments)
             .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -136,9 +136,9 @@ impl Slurm {
 
 impl Drop for Slurm {
     fn drop(&mut self) {
-        // One that a test stopped answers nothing.
+        // A stopped controller does not answer.
         self.signal_controller("CONT");
-        // Jobs first: their daemons, once gone, end nothing.
+        // Jobs first: without their daemons nothing ends them.
         _ = self.tool("scancel", &["--me"]);
         _ = wait_for("no job is left", || {
             self.controller.is_none() || self.ask("squeue", &["-h", "--me"]).trim().is_empty()
@@ -158,7 +158,7 @@ fn munge(dir: &Path) -> io::Result<Daemon> {
     let socket = munge.join("socket");
     let option = |name: &str, value: &Path| format!("--{name}={}", value.display());
     let mut command = Command::new("/usr/sbin/munged");
-    // The directories above may belong to anyone: it is a test.
+    // In a test, the parent directories may belong to any user.
     command.args([
         "--foreground".to_owned(),
         "--force".to_owned(),
@@ -211,7 +211,7 @@ fn configuration(dir: &Path, ports: &[u16], extra: &str) -> io::Result<String> {
         ports[0], ports[1],
     );
     for (index, port) in ports[2..].iter().enumerate() {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         _ = writeln!(
             text,
             "NodeName=n{} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} \

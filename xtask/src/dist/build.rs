@@ -15,7 +15,7 @@ use crate::test::target;
 
 pub(super) enum Built {
     Program(PathBuf),
-    /// Why there is none.
+    /// Why the program was not built.
     Skipped(String),
 }
 

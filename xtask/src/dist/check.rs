@@ -76,7 +76,7 @@ fn install() -> Result<(), String> {
     apt(&[&["install", "-qq", "--yes", "--no-install-recommends"], &missing[..]].concat())
 }
 
-/// Installs a package in a system of its own, tries it as an ordinary user, and removes it.
+/// Installs a package in a separate system, tries it as an ordinary user, and removes it.
 fn in_root(
     release: &Release,
     place: &Path,

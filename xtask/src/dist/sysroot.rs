@@ -1,7 +1,7 @@
-//! The libraries and headers of the oldest system that packages are for, and a C compiler that uses them.
+//! The libraries and headers of the oldest supported system, and a C compiler that uses them.
 //!
 //! A program linked against an old C library runs with every later one. The compiler and the linker are
-//! those of this machine, so that a package starts as quickly as what is measured here
+//! this machine's, so that packaged programs start as quickly as the ones measured here
 //! (`docs/design/start-up.md`).
 
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -12,12 +12,12 @@ use super::{Platform, make_directory, output, write};
 use crate::debian_packages::{self, PackageLists};
 use crate::test::{apt, on_path};
 
-/// Debian 11 has the C library 2.31.
+/// Debian 11, with version 2.31 of the C library.
 const SUITE: &str = "bullseye";
-/// Its version of gcc, whose library asks for nothing of a later C library.
+/// Its version of gcc, whose libgcc does not need a later C library.
 const GCC: &str = "10";
 
-/// Where they are, installed below a directory for build products; `None` where they cannot be.
+/// The compiler, after installing the libraries below `target`; `None` if packages are unavailable.
 pub(super) fn compiler(platform: &Platform, target: &Path) -> Result<Option<PathBuf>, String> {
     if !debian_packages::are_available() {
         return Ok(None);
@@ -42,7 +42,7 @@ pub(super) fn compiler(platform: &Platform, target: &Path) -> Result<Option<Path
     Ok(Some(wrapper))
 }
 
-/// gcc looks for start files and libraries beside itself first; `-B` and `-L` come before that.
+/// `-B` and `-L` take precedence over gcc's own directories of start files and libraries.
 fn script(platform: &Platform, system: &Path) -> Result<String, String> {
     let machine = format!("{}-linux-gnu", platform.machine);
     let system = system.display();
@@ -55,7 +55,7 @@ fn script(platform: &Platform, system: &Path) -> Result<String, String> {
     ))
 }
 
-/// The compiler for a kind of machine, installed if it is missing.
+/// The compiler for an architecture, installed if missing.
 fn gcc(platform: &Platform) -> Result<String, String> {
     let gcc = format!("{}-linux-gnu-gcc", platform.machine);
     if !on_path(&gcc) {
@@ -66,7 +66,7 @@ fn gcc(platform: &Platform) -> Result<String, String> {
     Ok(gcc)
 }
 
-/// The directory in which gcc finds the linker of the Rust toolchain, which links for every kind of machine.
+/// The directory of the Rust toolchain's linker, which links for every architecture.
 fn linker() -> Result<PathBuf, String> {
     let toolchain = PathBuf::from(output(Command::new("rustc").args(["--print", "sysroot"]))?);
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -77,7 +77,7 @@ fn linker() -> Result<PathBuf, String> {
     }
 }
 
-/// Links to absolute paths lead out of the tree.
+/// Makes absolute symbolic links relative, because they point outside the tree.
 fn make_links_relative(root: &Path) -> Result<(), String> {
     let mut directories = vec![root.to_owned()];
     while let Some(directory) = directories.pop() {

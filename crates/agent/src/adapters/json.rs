@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_value_is_refused() {
+    fn text_that_is_not_exactly_one_value_is_refused() {
         for text in [
             "",
             "x",
@@ -503,7 +503,7 @@ mod tests {
         }
 
         #[test]
-        fn never_takes_what_others_refuse_for_its_shape(text in "[\\[\\]{}:,\"a1 ]{0,12}") {
+        fn malformed_json_is_never_accepted(text in "[\\[\\]{}:,\"a1 ]{0,12}") {
             if Tape::parse(&text).is_some() {
                 // Numbers with leading zeros are the only exception that is accepted.
                 prop_assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{}", text);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_shrunk_is_dropped_and_counted() {
+    fn lines_that_cannot_be_shortened_are_dropped_and_counted() {
         let long = vec![b'['; 5 << 20];
         let lines = all(&[&long, b"\nnext"]);
         assert_eq!(lines, [Err(5 << 20), Ok(b"next".to_vec())]);

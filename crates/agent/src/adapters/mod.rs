@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tried_again() {
+    fn transient_http_statuses_are_retried() {
         let again: Vec<u16> = (100..600).filter(|status| transient_status(*status)).collect();
         assert!([408, 429, 500, 503, 529].iter().all(|status| again.contains(status)));
         assert!(![400, 401, 403, 404, 413].iter().any(|status| again.contains(status)));

@@ -177,7 +177,7 @@ mod tests {
     proptest! {
         /// Positions around the ends of blocks, and beyond the near range.
         #[test]
-        fn the_next_backslash_is_the_one_that_a_plain_search_finds(
+        fn next_backslash_equals_a_plain_search(
             before in 0usize..300,
             after in 0usize..40,
             from in 0usize..300,

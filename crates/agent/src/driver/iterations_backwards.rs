@@ -1,7 +1,8 @@
-//! The iterations of a loop from its end backwards, so that showing the last ones reads no others.
+//! Reads the iterations of a loop from the last to the first, so that showing the last ones reads no
+//! others.
 //!
-//! The last entry with the number of an iteration is its result, and numbers never decrease, so what
-//! is met first on the way back is what counts.
+//! The last entry with an iteration's number is its result, and numbers never decrease. So of several
+//! entries with one number, the first one read backwards is the result.
 
 use std::collections::HashSet;
 
@@ -11,36 +12,36 @@ use retake_types::LoopId;
 use retake_types::loop_record::agent::{AgentEntry, Iteration};
 use serde::Deserialize;
 
-/// Entries contain whole prompts and outputs, so few are in memory at once. Few are read at first: one
-/// iteration has two or three.
+/// The number of entries per read. Entries contain whole prompts and outputs, so few are in memory at
+/// once. The first read is small because one iteration has only two or three entries.
 const CHUNKS: std::ops::RangeInclusive<u64> = 4..=32;
 
-/// Something that a loop's entries say, on the way back.
+/// An event in a loop, as recorded in its entries.
 #[derive(Clone, Debug)]
 pub enum PastEvent {
     Iteration(Box<Iteration>),
-    /// What happened between iterations, and when.
+    /// An event between iterations, and its time.
     Other(Timestamp, AgentEntry),
 }
 
-/// Reads a loop backwards.
+/// Reads the events of a loop backwards.
 pub struct IterationsBackwards<'a> {
     store: &'a dyn RecordReader,
     id: LoopId,
-    /// The entries up to this one are still to be read.
+    /// Entries up to this sequence number are not read yet.
     left: u64,
     chunk: u64,
-    /// Read and not given yet, oldest first.
+    /// Entries read but not returned yet, oldest first.
     entries: Vec<LoopEntry>,
-    /// Numbers whose last entry was met.
+    /// Numbers of iterations whose last entry was read.
     seen: HashSet<u32>,
-    /// Numbers of attempts that did not count: what was open before them was no iteration.
+    /// Numbers of attempts that are retried: an open entry before such an attempt is not an iteration.
     retried: HashSet<u32>,
     entries_read: u64,
 }
 
 impl<'a> IterationsBackwards<'a> {
-    /// From the last iteration.
+    /// Starts at the last iteration.
     pub fn new(store: &'a dyn RecordReader, id: LoopId) -> retake_store::Result<Self> {
         let left = store.last_loop_entry(id)?;
         Ok(Self {
@@ -55,25 +56,25 @@ impl<'a> IterationsBackwards<'a> {
         })
     }
 
-    /// From the iteration of this number, or the last one before it.
+    /// Starts at the iteration with this number, or at the last one before it.
     pub fn up_to(
         store: &'a dyn RecordReader,
         id: LoopId,
         number: u32,
     ) -> retake_store::Result<Self> {
         let mut all = Self::new(store, id)?;
-        // Entries up to `low` have no larger number, and those from `high` on have.
+        // Bisection: no entry up to `low` has a larger number; entries from `high` on do.
         let (mut low, mut high) = (0, all.left + 1);
         while low + 1 < high {
             let middle = low + (high - low) / 2;
             match all.numbered(middle, high)? {
                 Some((at, found)) if found <= number => low = at,
                 Some(_) => high = middle,
-                // Up to the next number nothing is numbered.
+                // No entry from `middle` to `high` has a number.
                 None => high = middle,
             }
         }
-        // What has no number and lies in front of the next one belongs to this one.
+        // Entries without a number belong to the iteration before them.
         all.left = match all.numbered(low + 1, all.left + 1)? {
             Some((at, _)) => at - 1,
             None => all.left,
@@ -81,7 +82,7 @@ impl<'a> IterationsBackwards<'a> {
         Ok(all)
     }
 
-    /// The first entry from one on, and before another, that has the number of an iteration.
+    /// The first entry in `from..before` that has the number of an iteration.
     fn numbered(&mut self, from: u64, before: u64) -> retake_store::Result<Option<(u64, u32)>> {
         for seq in from..before {
             self.entries_read += 1;
@@ -93,16 +94,16 @@ impl<'a> IterationsBackwards<'a> {
         Ok(None)
     }
 
-    /// How many entries were read, which is what it costs.
+    /// The number of entries read so far: the cost of the reads.
     pub fn entries_read(&self) -> u64 {
         self.entries_read
     }
 
-    /// The next event on the way back; `None` at the beginning of the loop.
+    /// The previous event of the loop; `None` after its first one was returned.
     pub fn next_event(&mut self) -> retake_store::Result<Option<PastEvent>> {
         loop {
             let Some(stored) = self.next_entry()? else { return Ok(None) };
-            // Entries of later versions are left out.
+            // Entries of later versions are skipped.
             match AgentEntry::parse(&stored.body) {
                 Some(AgentEntry::Iteration { iteration }) => {
                     let counts =
@@ -124,7 +125,7 @@ impl<'a> IterationsBackwards<'a> {
         }
     }
 
-    /// The next iteration on the way back.
+    /// The previous iteration of the loop; `None` after its first one was returned.
     pub fn next_iteration(&mut self) -> retake_store::Result<Option<Iteration>> {
         loop {
             match self.next_event()? {
@@ -140,7 +141,7 @@ impl<'a> IterationsBackwards<'a> {
             let after = self.left.saturating_sub(self.chunk);
             let wanted = usize::try_from(self.left - after).unwrap_or(usize::MAX);
             self.entries = self.store.loop_entries(self.id, after, wanted)?;
-            // Where some are missing, as many are found behind them.
+            // If entries are missing, the store returns later ones instead.
             self.entries.retain(|entry| entry.seq <= self.left);
             self.entries_read += self.entries.len() as u64;
             (self.left, self.chunk) = (after, (self.chunk * 2).min(*CHUNKS.end()));
@@ -149,13 +150,13 @@ impl<'a> IterationsBackwards<'a> {
     }
 }
 
-/// The number of the iteration that an entry is of; `None` for one that is not about a single one.
+/// The number of the iteration that an entry belongs to; `None` for other entries.
 fn number_of(body: &str) -> Option<u32> {
     #[derive(Deserialize)]
     struct Numbered {
         number: u32,
     }
-    /// Not an enum by its tag, which comes last in an entry: everything before it would be kept.
+    /// Not an enum by tag: the tag comes last in an entry, so serde would buffer everything before it.
     #[derive(Deserialize)]
     struct Entry {
         #[serde(rename = "type")]
@@ -205,7 +206,7 @@ mod tests {
         }
     }
 
-    /// How an iteration goes, and what follows it.
+    /// The attempts at an iteration, its status, and the number of entries after it.
     #[derive(Clone, Debug)]
     struct Course {
         attempts: u8,
@@ -230,7 +231,7 @@ mod tests {
         })
     }
 
-    /// The entries of a loop. Only the last iteration can be left open.
+    /// The entries of a loop. Only the last iteration can be open.
     fn entries(courses: &[Course]) -> Vec<AgentEntry> {
         let spent = Spent { cost_usd: 0.25, tokens: 3 };
         let mut entries = Vec::new();
@@ -276,7 +277,7 @@ mod tests {
         recorder.id().unwrap()
     }
 
-    /// As earlier releases wrote it.
+    /// A loop as earlier releases wrote it.
     fn recorded_without_totals(store: &mut Store, entries: &[AgentEntry]) -> LoopId {
         let plan = Redacted::json(&plan(), &mut Redactor::off()).unwrap();
         let mut recording: LoopRecording = store.begin_loop(Kind::Agent, &plan).unwrap();
@@ -316,7 +317,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
         #[test]
-        fn backwards_is_what_all_entries_say(
+        fn reading_backwards_gives_the_same_iterations_and_totals_as_reading_all(
             courses in prop::collection::vec(course(), 0..12),
             earlier in prop::collection::vec(course(), 0..6),
         ) {
@@ -334,7 +335,7 @@ mod tests {
             let expected = counted(&read);
             prop_assert_eq!(&recorded_loop::totals(&store, id).unwrap(), &expected);
             prop_assert_eq!(&recorded_loop::totals(&store, old).unwrap(), &expected);
-            // Two loops together are what all of their iterations are.
+            // The totals of two loops are those of all their iterations.
             let first = recorded(&mut store, &self::entries(&earlier));
             let mut both = recorded_loop::read_loop(&store, first).unwrap();
             both.iterations.extend(read.iterations.iter().cloned());
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_of_a_long_loop_does_not_depend_on_its_length() {
+    fn reading_a_few_iterations_of_a_long_loop_reads_few_entries() {
         let (_directory, mut store) = store();
         let usual = Course { attempts: 0, status: Some(IterationStatus::Completed), after: 2 };
         let id = recorded_without_totals(&mut store, &entries(&vec![usual; 2000]));
@@ -353,18 +354,18 @@ mod tests {
         for number in (1991..=2000).rev() {
             assert_eq!(past.next_iteration().unwrap().unwrap().number, number);
         }
-        // Four entries for each of ten, and what was read ahead.
+        // Four entries for each of ten iterations, and one chunk read ahead.
         assert!(past.entries_read() <= 40 + 32, "{}", past.entries_read());
         for number in [1, 2, 777, 1999, 2000] {
             let mut past = IterationsBackwards::up_to(&store, id, number).unwrap();
             assert_eq!(past.next_iteration().unwrap().unwrap().number, number);
-            // Up to three entries for each half of 8,000.
+            // Up to three entries for each step of the bisection of 8,000.
             assert!(past.entries_read() <= 3 * 13 + 8, "{}", past.entries_read());
         }
     }
 
     #[test]
-    fn a_loop_that_goes_on_after_its_runner_died_counts_on() {
+    fn a_loop_resumed_after_its_runner_died_continues_its_totals() {
         let (_directory, mut store) = store();
         let open = Course { attempts: 1, status: Some(IterationStatus::Failed), after: 3 };
         let mut begun = entries(&[open.clone(), open]);

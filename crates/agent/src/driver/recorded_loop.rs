@@ -47,7 +47,7 @@ pub struct RecordedLoop {
     /// Cost of attempts and verifications, outside of iterations.
     pub spent_otherwise: Spent,
     pub checkpoints: Vec<KeptCheckpoint>,
-    /// What its iterations amount to.
+    /// The totals of its iterations.
     totals: RunningTotals,
 }
 
@@ -119,7 +119,7 @@ pub fn read(
     ours.into_iter().rev().map(|record| read_one(store, record.clone())).collect()
 }
 
-/// The same without their entries.
+/// The loops of a workspace like [`read`], without their entries.
 pub fn list(
     store: &Store,
     workspace: &Workspace,
@@ -129,8 +129,8 @@ pub fn list(
     Ok(of_workspace(&all, workspace, metadata).into_iter().rev().cloned().collect())
 }
 
-/// What the iterations of a loop amount to: as its last entry says, or, in a loop of an earlier
-/// release, as all of them do.
+/// The totals of a loop's iterations: from its last entry, or, in a loop of an earlier release, from
+/// all entries.
 pub fn totals(store: &dyn RecordReader, id: LoopId) -> retake_store::Result<LoopTotals> {
     let last = store.last_loop_entry(id)?;
     let entries = store.loop_entries(id, last.saturating_sub(1), 1)?;
@@ -140,7 +140,7 @@ pub fn totals(store: &dyn RecordReader, id: LoopId) -> retake_store::Result<Loop
     }
 }
 
-/// The iteration of this number in any of these loops, of which the last comes last.
+/// The iteration with this number in any of these loops, the most recent loop last.
 pub fn find_iteration(
     store: &dyn RecordReader,
     loops: &[StoredLoop],
@@ -341,7 +341,7 @@ impl RecordedLoop {
                 if iteration.status.is_final() && iteration.status != IterationStatus::Interrupted {
                     self.gate_output = None;
                 }
-                // It is the last one, or there is none: numbers never decrease.
+                // Only the last iteration can have this number: numbers never decrease.
                 let known = self.iterations.iter_mut().rev();
                 let mut known = known.take_while(|known| known.number >= iteration.number);
                 match known.find(|known| known.number == iteration.number) {

@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pair_is_told_once_for_each_file_that_is_new_to_it() {
+    fn an_overlap_of_two_agents_is_reported_once_per_file() {
         let mut overlaps = Overlaps::default();
         assert!(overlaps.changed(0, paths(&["a", "b"])).is_empty());
         assert!(overlaps.changed(1, paths(&["c"])).is_empty());

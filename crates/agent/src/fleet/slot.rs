@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_at_work_differ_in_number_and_ports_and_a_free_place_is_taken_again() {
+    fn slots_in_use_have_distinct_numbers_and_ports_and_free_ones_are_reused() {
         let slots = Slots::default();
         let (a, b) = (slots.take(), slots.take());
         assert_eq!((a.number, b.number), (1, 2));

@@ -82,7 +82,7 @@ mod tests {
     use retake_types::loop_record::agent::{IterationResult, IterationStatus};
 
     #[test]
-    fn draws_what_is_known() {
+    fn the_chart_skips_iterations_without_results() {
         let mut all = Vec::new();
         for number in 1..=4u32 {
             let mut iteration = Iteration::new(number, String::new(), Timestamp::UNIX_EPOCH);

@@ -1,8 +1,8 @@
-//! What the iterations of a loop amount to, counted along as its entries are written.
+//! Totals of a loop's iterations, updated as its entries are written.
 //!
-//! Each entry of a loop is written with the totals up to it, so that the last one says what would
-//! otherwise take all of them. A process that appends after a restart has read all entries; a loop whose last
-//! entry has no totals was written by an earlier release, and is read as a whole.
+//! Each entry of a loop is written with the totals up to it, so the totals of the loop are read from
+//! its last entry alone. A process that resumes a loop has read all its entries. A loop whose last
+//! entry has no totals was written by an earlier release, and all its entries are read.
 
 use retake_types::loop_record::agent::{
     AgentEntry, DeniedTools, Iteration, IterationStatus, Spent,
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use super::HistorySummary;
 
-/// The totals of iterations. What is 0 is not written.
+/// The totals of iterations. Counts of 0 are not written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoopTotals {
-    /// All of them, the open one included.
+    /// All iterations, including open ones.
     #[serde(skip_serializing_if = "is_zero")]
     pub iterations: u32,
-    /// Begun and not ended: it runs, or its runner died.
+    /// Started but not ended: the iteration is running, or its runner died.
     #[serde(skip_serializing_if = "is_zero")]
     pub open: u32,
     #[serde(skip_serializing_if = "is_zero")]
@@ -36,22 +36,22 @@ pub struct LoopTotals {
     pub tests: TestSum,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_tests: Option<LastTests>,
-    /// How many failed since the last one that completed.
+    /// Failures since the last completed iteration.
     #[serde(skip_serializing_if = "is_zero")]
     pub failure_streak: u32,
-    /// Permissions that were denied.
+    /// Denied permissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denials: Option<u64>,
-    /// The tools they were for, as they are shown.
+    /// The tools that were denied, as text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub denied_tools: String,
-    /// On iterations.
+    /// Spent on iterations.
     pub spent: Spent,
-    /// On attempts and verifications.
+    /// Spent on attempts and verifications.
     pub spent_otherwise: Spent,
 }
 
-/// Tests of all iterations: one that runs in each of them counts each time.
+/// Sums over all iterations: a test counts once for each iteration that runs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestSum {
     pub run: u32,
@@ -65,7 +65,7 @@ impl TestSum {
     }
 }
 
-/// The tests of the last iteration that had any.
+/// The test results of the last iteration that reported any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastTests {
     pub iteration: u32,
@@ -80,7 +80,7 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl LoopTotals {
-    /// Takes in one more iteration.
+    /// Adds an iteration.
     fn add(&mut self, iteration: &Iteration) {
         let mut summary = self.summary();
         summary.add(iteration);
@@ -114,10 +114,10 @@ impl LoopTotals {
         self.spent.add(iteration.spent());
     }
 
-    /// Those of an earlier loop of the same workspace, and these after them.
+    /// Adds the totals of an earlier loop of the same workspace.
     #[must_use]
     pub fn after(mut self, earlier: &Self) -> Self {
-        // Without one that completed all of these continue the streak.
+        // If no iteration completed, the failures continue the earlier streak.
         if self.completed == 0 {
             self.failure_streak += earlier.failure_streak;
         }
@@ -153,7 +153,7 @@ impl LoopTotals {
         self.denied_tools.parse().unwrap_or_default()
     }
 
-    /// On iterations and otherwise.
+    /// Spent on iterations, attempts and verifications.
     pub fn spent_in_all(&self) -> Spent {
         let mut all = self.spent_otherwise;
         all.add(self.spent);
@@ -176,15 +176,15 @@ impl LoopTotals {
     }
 }
 
-/// The totals of a loop as entry follows entry. The last entry with the number of an iteration is its
-/// result, so the totals before the last number are kept as well.
+/// The totals of a loop, updated with each entry. The last entry with an iteration's number is its
+/// result and replaces earlier ones, so the totals without the last iteration are kept as well.
 #[derive(Clone, Debug, Default)]
 pub struct RunningTotals {
-    /// Without the iteration of the last number.
+    /// Without the last iteration.
     before: LoopTotals,
-    /// The last number, and whether its iteration has ended; `None` before the first.
+    /// The number of the last iteration, and whether it has ended; `None` before the first.
     last: Option<(u32, bool)>,
-    /// With it.
+    /// With the last iteration.
     now: LoopTotals,
 }
 
@@ -204,7 +204,7 @@ impl RunningTotals {
                 self.now.add(iteration);
             }
             AgentEntry::Attempt { number, spent, .. } => {
-                // Its number is still to be given.
+                // The retry gets the same number.
                 if self.last == Some((*number, false)) {
                     self.now = self.before.clone();
                     self.last = None;
@@ -232,7 +232,7 @@ impl RunningTotals {
     }
 }
 
-/// An entry as it is written: with the totals up to it. A reader of the entry alone ignores them.
+/// An entry with the totals up to it, as it is written. Readers of the entry ignore the totals.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CountedEntry<'a> {

@@ -96,7 +96,7 @@ impl Sender {
         self.summary.lock().map(|summary| summary.clone()).unwrap_or_default()
     }
 
-    /// Waits for queued notifications, at most this long. The thread ends by itself afterwards.
+    /// Waits for queued notifications, at most this long. The thread exits later.
     pub fn finish(mut self, most: Duration) -> Summary {
         self.queue = None;
         let until = Instant::now() + most;

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_known_is_told() {
+    fn unknown_facts_are_left_out_of_the_prompt() {
         let bare = Facts::new(Path::new("/p"), Path::new("/w"), Mode::Loop);
         assert_eq!(bare.as_text(), "");
         let messages = ["use $HOME".to_owned(), "and {{this}}".to_owned()];

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_survives_untouched() {
+    fn inserted_text_is_not_expanded_again() {
         let text = "cost $1 $& $$ {{projectRoot}} {{instructions}} }} {{ \\1";
         for mode in [Mode::Loop, Mode::Iterative] {
             let facts = Facts { instructions: text, mode, ..facts() };

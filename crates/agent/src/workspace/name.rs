@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_leaves_the_directory() {
+    fn names_that_lead_out_of_the_directory_are_refused() {
         for bad in
             ["", "..", ".", "a/b", "/etc", "a\\b", "../x", "a b", "-f", "é", "a\0", "a.b", "a\n"]
         {

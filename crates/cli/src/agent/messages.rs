@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_cannot_measure_is_refused() {
+    fn messages_about_unsupported_settings_name_the_option() {
         let cost = UnsupportedSetting::CostNotReported { path: "maxCost", kind: AgentKind::Codex };
         assert_eq!(
             unsupported(&cost),

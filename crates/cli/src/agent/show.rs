@@ -112,7 +112,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     let palette = Palette::of_stdout();
     let mut text = state(&workspace, &metadata, activity.as_ref(), stop_reason.as_ref(), palette);
     text += &format!("reported    {}\n", says(&workspace));
-    text += &in_all(&totals);
+    text += &totals_text(&totals);
     // Attempts that did not become iterations, and verifications, cost money too.
     let spent = totals.spent_in_all();
     if spent.tokens > 0 {
@@ -193,7 +193,7 @@ fn says(workspace: &Workspace) -> String {
     format!("{done}{}", term::visible(&said))
 }
 
-/// The last iterations that `pick` leaves, oldest first. What lies before them is not read.
+/// The last iterations for which `pick` returns one, oldest first. Earlier ones are not read.
 fn last_iterations(
     store: &Store,
     loops: &[StoredLoop],
@@ -272,7 +272,7 @@ fn table(iterations: &[Iteration], store: Option<&Store>) -> Table<'static> {
 }
 
 /// The totals of all iterations for people; zero counts are left out.
-fn in_all(totals: &LoopTotals) -> String {
+fn totals_text(totals: &LoopTotals) -> String {
     let mut ends = Vec::new();
     for (count, word) in [
         (totals.completed, "completed"),

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_says_what_is_known() {
+    fn progress_leaves_out_unknown_values() {
         let elapsed = Duration::from_secs(10);
         let mut progress = ExplorationProgress { verified: 0, total: 9, failing: 0, elapsed };
         assert_eq!(progress_text("state", &progress, None), "0/9 states");

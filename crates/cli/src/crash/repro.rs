@@ -61,9 +61,9 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFail
         }
         (None, None) => Model::Ext4,
     };
-    // A crash during recovery has a log of its own, but the acknowledgements of the first one.
+    // A crash during recovery has its own log, but the acknowledgements of the first one.
     let in_recovery = finding.filter(|finding| finding.recovery);
-    // A run with a fault has a log and acknowledgements of its own.
+    // A run with a fault has its own log and acknowledgements.
     let fault = finding.and_then(|finding| finding.fault.as_ref());
     let other = finding.filter(|finding| finding.recovery || finding.fault.is_some());
     let inner = other.map(|finding| read_log(&recovery_log(&log, &finding.id))).transpose()?;

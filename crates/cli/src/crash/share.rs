@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_what_is_read() {
+    fn the_arguments_of_a_share_round_trip() {
         let request = Check::request("test -e a", "/r", Duration::from_millis(1500));
         let check = Check::with(request, Vec::new());
         let asked = ShareCommand {

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_to_the_millisecond() {
+    fn junit_times_have_milliseconds() {
         assert_eq!(seconds(61_005), "61.005");
     }
 }

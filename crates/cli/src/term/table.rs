@@ -46,7 +46,7 @@ impl Cell {
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        // A tab has no width of its own, so it is escaped.
+        // A tab has no fixed width, so it is escaped.
         let text = visible(&text).replace('\t', "\\t");
         Self { text, shade: None }
     }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_column_may_be_one_that_goes() {
+    fn the_last_column_may_be_dropped() {
         let mut table = Table::new([Column::new("NAME"), Column::new("BAR").spare(1)]);
         table.row(["a name of twenty-two !".into(), "████████████████".into()]);
         assert!(table.render(Some(40), Palette::PLAIN).contains("█"));

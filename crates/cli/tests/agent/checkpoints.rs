@@ -73,7 +73,7 @@ fn runs_in(dir: &Path) -> bool {
 }
 
 #[test]
-fn kept_brought_back_and_undone() {
+fn a_checkpoint_is_created_restored_and_the_restore_undone() {
     let sandbox = Sandbox::new();
     repository(&sandbox);
     sandbox.agent(
@@ -178,7 +178,7 @@ fn an_ignored_file_in_the_way_is_kept_as_well() {
 }
 
 #[test]
-fn bytes_come_back_as_they_were() {
+fn a_checkpoint_restores_bytes_exactly() {
     let sandbox = Sandbox::new();
     sandbox.git(&["init", "-q", "-b", "main"]);
     sandbox.git(&["config", "core.autocrlf", "true"]);

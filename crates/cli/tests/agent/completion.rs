@@ -182,7 +182,7 @@ fn a_dry_run_leaves_the_workspace_as_it_was() {
 }
 
 #[test]
-fn what_an_earlier_iteration_said_is_not_repeated() {
+fn the_summary_of_an_earlier_iteration_is_not_repeated() {
     let sandbox = Sandbox::new();
     sandbox.agent(
         "",

@@ -45,7 +45,7 @@ fn the_agent_its_hooks_and_its_gate_write_only_in_the_project() {
 }
 
 #[test]
-fn what_names_commands_and_steers_the_loop_cannot_be_written() {
+fn a_confined_agent_cannot_write_files_that_control_the_loop() {
     let sandbox = Sandbox::new();
     if !sandbox.can_be_confined() {
         return;

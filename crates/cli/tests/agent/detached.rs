@@ -53,7 +53,7 @@ fn a_loop_outlives_the_terminal_it_was_started_from() {
 }
 
 #[test]
-fn nothing_of_the_caller_is_held() {
+fn a_detached_loop_keeps_no_descriptors_of_its_caller() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &[STEP]);
     sandbox.workspace("task", &[]);
@@ -68,7 +68,7 @@ fn nothing_of_the_caller_is_held() {
 }
 
 #[test]
-fn what_keeps_a_loop_from_starting_is_told_at_once() {
+fn errors_that_prevent_a_detached_start_are_reported_immediately() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &[STEP]);
     sandbox.workspace("task", &[]);

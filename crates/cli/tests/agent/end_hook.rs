@@ -10,7 +10,7 @@ fn told(sandbox: &Sandbox) -> String {
 }
 
 #[test]
-fn it_is_told_how_the_loop_ended_and_is_on_the_record() {
+fn the_end_hook_gets_the_result_of_the_loop_and_is_recorded() {
     let sandbox = Sandbox::new();
     sandbox
         .agent(HOOK, &["start; progress 1 2; result 0.25 100", "start; complete; result 0.5 200"]);
@@ -37,7 +37,7 @@ fn it_is_told_how_the_loop_ended_and_is_on_the_record() {
 }
 
 #[test]
-fn it_runs_however_the_loop_ends() {
+fn the_end_hook_runs_for_every_end_of_the_loop() {
     let sandbox = Sandbox::new();
     sandbox.agent(HOOK, &["start; failed 401"]);
     sandbox.workspace("task", &[]);

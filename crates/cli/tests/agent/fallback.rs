@@ -26,7 +26,7 @@ fn config(codex: &std::path::Path) -> String {
 }
 
 #[test]
-fn it_works_until_the_limit_is_over_and_is_recorded_by_iteration() {
+fn the_fallback_works_until_the_limit_ends_and_is_recorded_per_iteration() {
     let sandbox = Sandbox::new();
     // Outlasts the limit in its second iteration.
     let script = "n=$(cat \"$dir/codex-count\" 2>/dev/null || echo 0); n=$((n + 1)); echo $n > \"$dir/codex-count\"\n\
@@ -77,7 +77,7 @@ fn too_many_requests_are_a_limit_and_two_limited_agents_wait() {
 }
 
 #[test]
-fn an_interrupted_fallback_is_read_as_what_it_is() {
+fn output_of_an_interrupted_fallback_is_read_by_its_own_adapter() {
     let sandbox = Sandbox::new();
     let codex = codex(&sandbox, "used 55; touch \"$dir/ready\"; sleep 1000");
     sandbox.agent(&config(&codex), &["start; limited 3600", "start; complete; result 0.1 10"]);
@@ -95,7 +95,7 @@ fn an_interrupted_fallback_is_read_as_what_it_is() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_before_anything_runs() {
+fn an_unusable_fallback_is_refused_before_anything_runs() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; complete; result"]);
     sandbox.workspace("task", &[]);

@@ -352,7 +352,7 @@ fn of_several_tries_the_one_that_passes_is_taken() {
 }
 
 #[test]
-fn one_budget_and_one_halt_rule_hold_for_all() {
+fn the_budget_and_the_halt_rule_apply_to_the_whole_fleet() {
     let sandbox = project(&[("one", "touch one"), ("two", "touch two"), ("three", "touch three")]);
     let words = ["one", "two", "three", "--jobs", "1", "--merge-into", "main"];
     let called = run(&sandbox, &[&words[..], &["--max-cost", "0.75"]].concat());
@@ -420,7 +420,7 @@ fn agents_are_shown_stopped_and_told_one_by_one() {
 }
 
 #[test]
-fn what_cannot_be_isolated_is_refused_and_never_run_in_place() {
+fn agents_that_cannot_be_isolated_are_refused_and_never_run_in_place() {
     let sandbox = project(&[("one", "touch one"), ("two", "touch two")]);
     for (prepare, words, part) in [
         ("true", &["one", "nobody"][..], "Workspace not found: nobody"),

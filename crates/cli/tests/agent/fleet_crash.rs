@@ -90,7 +90,7 @@ fn a_kill_at_any_step_loses_nothing_and_the_next_run_goes_on() {
 }
 
 #[test]
-fn an_agent_that_was_at_work_goes_on_in_its_tree() {
+fn an_interrupted_agent_continues_in_its_tree() {
     let kill = "if [ ! -e \"$dir/killed\" ]; then touch \"$dir/killed\"; echo half > half; while [ ! -s \"$dir/pid\" ]; do sleep 0.01; done; kill -9 $(cat \"$dir/pid\"); sleep 600; fi; echo whole > whole";
     let sandbox = project(&[("one", kill), ("two", "echo two > two")]);
     let mut command = sandbox.command(RETAKE);
@@ -176,7 +176,7 @@ fn a_git_of_the_agent_that_was_killed_does_not_lock_it_out_of_its_tree() {
 }
 
 #[test]
-fn after_ctrl_c_it_is_said_how_to_continue_and_no_iteration_is_forgotten() {
+fn ctrl_c_prints_how_to_continue_and_loses_no_iteration() {
     let sandbox = project(&[("one", WAITS)]);
     let mut command = sandbox.command(RETAKE);
     command.args(["agent", "run", "one", "--merge-into", "main"]);
@@ -195,7 +195,7 @@ fn after_ctrl_c_it_is_said_how_to_continue_and_no_iteration_is_forgotten() {
 }
 
 #[test]
-fn what_an_agent_had_done_is_kept_where_it_does_not_continue() {
+fn work_of_an_interrupted_agent_is_kept_if_it_does_not_continue() {
     // The first one fails once the second has started.
     let fails = "while [ ! -e \"$dir/at\" ]; do sleep 0.02; done; exit 3";
     let works = "echo half > half; git add .; git commit -qm half; echo more > more; touch \"$dir/at\"; sleep 600";

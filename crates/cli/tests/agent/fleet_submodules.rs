@@ -23,7 +23,7 @@ fn with_submodules(agents: &[(&str, &str)]) -> Sandbox {
 const GATE: &str = "grep -q changed lib/file && test ! -e lib/left";
 
 #[test]
-fn what_agents_commit_in_a_submodule_is_verified_merged_and_kept() {
+fn commits_in_a_submodule_are_verified_merged_and_kept() {
     let commits = "cd lib; echo changed >> file; git commit -qam changed; git rev-parse HEAD > \"$dir/commit\"; cd ..\n\
          git submodule status > \"$dir/status\"";
     for (add, options) in [

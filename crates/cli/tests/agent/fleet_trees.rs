@@ -123,7 +123,7 @@ fn where_layers_cannot_be_made_agents_have_plain_clones_and_are_told_so() {
 }
 
 #[test]
-fn what_is_left_of_a_removed_tree_does_not_replace_what_was_kept() {
+fn remains_of_a_removed_tree_do_not_replace_the_kept_result() {
     let sandbox = project(&[("gate", "git init -q inner; echo g > g")]);
     let called = run(&sandbox, &["gate", "--merge-into", "main", "--verify", "test -e g"]);
     assert_eq!(called.code, 0, "{}", called.snapshot());

@@ -45,7 +45,7 @@ fn header<'a>(request: &'a str, name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn notifications_tell_how_it_goes() {
+fn notifications_report_the_progress_of_a_loop() {
     let sandbox = Sandbox::new();
     let (url, told) = server();
     let config = format!("notifyUrl: {url}\nnotification:\n  statusWatch:\n    debounceMs: 500");
@@ -155,7 +155,7 @@ fn a_secret_is_nowhere() {
 }
 
 #[test]
-fn any_server_can_be_told_and_a_blocked_agent_waits_for_a_person() {
+fn notifications_can_be_json_and_report_a_blocked_agent() {
     let sandbox = Sandbox::new();
     let (url, told) = server();
     sandbox.agent(

@@ -94,7 +94,7 @@ fn checkpoints_execute_nothing_that_the_agent_planted() {
 }
 
 #[test]
-fn a_repository_that_leads_elsewhere_gets_no_checkpoint() {
+fn a_repository_that_points_to_another_one_gets_no_checkpoint() {
     let sandbox = Sandbox::new();
     sandbox.git(&["init", "-q", "-b", "main"]);
     sandbox.file(".gitignore", ".agent\n");

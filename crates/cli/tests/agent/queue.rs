@@ -101,7 +101,7 @@ fn tasks_run_in_order_and_stay_listed_with_what_became_of_them() {
 }
 
 #[test]
-fn what_cannot_be_queued_is_refused_with_a_reason() {
+fn invalid_queue_commands_are_refused_with_a_reason() {
     let sandbox = with_tasks(TASK, &["a"]);
     assert_eq!(sandbox.retake(&["agent", "init", "bare"]).code, 0);
     for (words, part) in [
@@ -157,7 +157,7 @@ fn a_failing_task_does_not_end_the_queue_unless_asked() {
 }
 
 #[test]
-fn one_budget_for_all_and_one_for_each() {
+fn a_queue_has_a_budget_for_all_tasks_and_one_per_task() {
     let sandbox = Sandbox::new();
     // 0.50 per iteration, never complete.
     sandbox.agent(
@@ -254,7 +254,7 @@ fn a_killed_queue_continues_with_its_task_and_its_budget() {
 }
 
 #[test]
-fn many_deaths_lose_no_task_and_run_none_twice() {
+fn repeated_kills_of_the_queue_lose_no_task_and_run_none_twice() {
     let sandbox = with_tasks(TASK, &["a", "b", "c", "d", "e"]);
     good(&sandbox, &["add", "a", "b", "c", "d", "e"]);
     for round in 0..10u64 {

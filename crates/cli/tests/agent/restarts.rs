@@ -118,7 +118,7 @@ fn kill(running: crate::common::Running) {
 }
 
 #[test]
-fn what_the_gate_said_reaches_the_next_prompt_after_a_death() {
+fn the_output_of_a_failed_gate_reaches_the_next_prompt_after_a_crash() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; complete; result"]);
     sandbox.workspace("task", &[]);
@@ -157,7 +157,7 @@ fn a_gate_that_a_death_cut_off_is_asked_again() {
 }
 
 #[test]
-fn what_a_verification_cost_is_not_lost() {
+fn the_cost_of_an_interrupted_verification_counts() {
     let sandbox = Sandbox::new();
     let report = "$RETAKE_WORKSPACE_PATH/reports/verification-report.md";
     sandbox.agent(

@@ -136,7 +136,7 @@ fn a_failure_ends_the_loop() {
 }
 
 #[test]
-fn a_workspace_that_goes_on_is_in_progress() {
+fn a_workspace_that_continues_after_a_failure_is_in_progress() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; failed 400", "start; progress 1 2; result"]);
     sandbox.workspace("task", &[]);
@@ -225,7 +225,7 @@ fn stagnation_is_for_iterative_mode() {
 }
 
 #[test]
-fn no_progress_is_seen_in_what_was_done() {
+fn missing_progress_is_detected_from_unchanged_files() {
     let sandbox = Sandbox::new();
     // It claims to work, and changes nothing.
     sandbox
@@ -447,7 +447,7 @@ fn a_custom_agent_is_judged_by_its_exit_code() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_runs() {
+fn mistakes_are_reported_before_anything_runs() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; complete; result"]);
     let called = sandbox.run_agent(&[]);

@@ -150,7 +150,7 @@ fn an_agent_that_lingers_after_its_result_is_ended() {
 }
 
 #[test]
-fn nothing_survives_the_end() {
+fn no_process_of_an_agent_survives_its_loop() {
     let sandbox = Sandbox::new();
     sandbox.agent("timeout: 1s", &[STUBBORN]);
     sandbox.workspace("task", &[]);
@@ -261,7 +261,7 @@ fn an_interrupt_before_or_outside_the_loop_is_an_interrupt() {
 }
 
 #[test]
-fn one_loop_at_a_time() {
+fn a_workspace_runs_one_loop_at_a_time() {
     let sandbox = Sandbox::new();
     let waits = "start; touch \"$dir/ready\"; while [ ! -e \"$dir/go\" ]; do sleep 0.02; done; \
                  complete; result";
@@ -323,7 +323,7 @@ fn root_is_refused_before_the_first_iteration() {
 
 /// An agent that deletes its workspace must not end its own loop, nor let a second one begin.
 #[test]
-fn an_agent_that_destroys_its_workspace_goes_on() {
+fn a_loop_survives_an_agent_that_destroys_its_workspace() {
     for destruction in [
         "echo {} > $RETAKE_WORKSPACE_PATH/.metadata.json",
         "rm -rf $RETAKE_WORKSPACE_PATH/.control $RETAKE_WORKSPACE_PATH/.lock",

@@ -78,7 +78,7 @@ fn an_interrupt_ends_a_pause() {
 }
 
 #[test]
-fn what_is_told_goes_into_the_next_prompt_once() {
+fn a_message_appears_once_in_the_next_prompt() {
     let sandbox = Sandbox::new();
     sandbox
         .agent("retry:\n  first: 1ms", &[STEP, "start; failed 500", "start; progress 1 9; result"]);

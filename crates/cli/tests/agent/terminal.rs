@@ -16,7 +16,7 @@ fn drawn(seen: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_live_line_tells_how_it_goes() {
+fn a_live_line_shows_the_progress_of_the_loop() {
     let sandbox = Sandbox::new();
     let held =
         "start; progress 1 4; result 0.30; while [ ! -e \"$dir/go-$n\" ]; do sleep 0.01; done";
@@ -179,7 +179,7 @@ fn a_session_belongs_to_the_person_at_the_terminal() {
 }
 
 #[test]
-fn one_interrupt_is_polite_and_two_are_not() {
+fn one_or_two_interrupts_end_the_loop_as_interrupted() {
     for keys in ["\u{3}", "\u{3}\u{3}"] {
         let sandbox = Sandbox::new();
         sandbox.agent("", &[&crate::common::STUBBORN.replace("INT", "")]);

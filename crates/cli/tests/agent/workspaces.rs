@@ -372,7 +372,7 @@ fn prompts_of_the_project_replace_the_built_in_ones() {
 }
 
 #[test]
-fn places_can_be_elsewhere() {
+fn directories_can_be_chosen_by_options() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; progress 1 2; result"]);
     ok(&sandbox, &["init", "task", "--workspaces-dir", "ws", "-d", "0"]);
@@ -385,7 +385,7 @@ fn places_can_be_elsewhere() {
 }
 
 #[test]
-fn the_flags_that_all_commands_have() {
+fn global_flags_work_before_and_after_the_command() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; say 'I look around'; complete; result"]);
     sandbox.workspace("task", &[]);

@@ -30,7 +30,7 @@ fn a_finding_is_seen_on_a_real_file_system() {
 }
 
 #[test]
-fn what_a_real_file_system_does_not_show_is_allowed_and_no_more() {
+fn a_finding_not_reproduced_on_a_real_file_system_stays_allowed() {
     let env = Env::new();
     // The finding is about lost bytes; another check accepts them.
     let (save, check) = (compiled("save"), compiled("check"));
@@ -51,7 +51,7 @@ fn what_a_real_file_system_does_not_show_is_allowed_and_no_more() {
 }
 
 #[test]
-fn what_no_file_system_can_show_is_refused_with_the_reason() {
+fn findings_that_no_file_system_can_show_are_refused_with_the_reason() {
     let env = Env::new();
     env.expect(0, &["record", "--root", "root", "-o", "log", "--", "touch", "root/a"]);
     let called = env.expect(125, &["confirm", "log"]);

@@ -95,7 +95,7 @@ fn a_write_of_which_only_a_part_arrives_is_a_finding_if_the_rest_is_not_written(
 }
 
 #[test]
-fn who_exits_with_0_has_to_say_what_is_missing() {
+fn exiting_with_0_after_a_fault_without_reporting_it_is_a_finding() {
     let (_, answer) = tested("skip", 1, &["--faults=only"]);
     let findings = answer["findings"].as_array().unwrap();
     assert!(!findings.is_empty());
@@ -141,7 +141,7 @@ os.rmdir("d")
 }
 
 #[test]
-fn what_the_check_accepts_and_is_not_as_it_was_is_asked_about() {
+fn an_accepted_but_changed_state_is_reported_as_a_question() {
     let env = Env::new();
     let program = "import os\nos.chdir(os.environ['FIRST_WORK_DIR'])\nopen('a', 'w').close()\n\
                    try:\n    os.mkdir('cache')\nexcept OSError:\n    pass\nprint('done', flush=True)\n";
@@ -168,7 +168,7 @@ fn the_same_calls_are_not_tried_a_hundred_times() {
 }
 
 #[test]
-fn what_cannot_be_done_with_faults_is_refused() {
+fn options_that_conflict_with_faults_are_refused() {
     let env = Env::new();
     let base = ["--root", "root", "--verify", "true"];
     for (options, told) in [

@@ -14,7 +14,7 @@ fn arguments<'a>(options: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn what_is_in_the_root_counts_as_durable_and_is_said() {
+fn existing_files_in_the_root_are_reported_and_count_as_durable() {
     let env = Env::new();
     let first = env.expect(1, &arguments(&[]));
     assert!(!first.stdout.contains("was not empty"), "{}", first.stdout);
@@ -50,7 +50,7 @@ fn a_directory_that_holds_the_current_one_is_not_emptied() {
 }
 
 #[test]
-fn acknowledgements_that_all_come_at_the_exit_are_said() {
+fn acknowledgements_that_all_come_at_the_exit_are_reported() {
     let env = Env::new();
     let program = "printf 1 > root/a; printf 2 > root/b; echo one; echo two";
     let late = env.expect(0, &["--root", "root", "--verify", "true", "--", "sh", "-c", program]);
@@ -125,7 +125,7 @@ fn a_program_that_leaves_a_process_running_is_no_all_clear() {
 }
 
 #[test]
-fn what_a_background_process_writes_is_tested() {
+fn writes_of_a_background_process_are_tested() {
     let env = Env::new();
     // Promised by a process that still runs when the program has ended, and never synced.
     let program = "p=$$; { while [ -d /proc/$p ]; do sleep 0.01; done; printf x > root/data; \

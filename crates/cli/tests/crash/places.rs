@@ -51,7 +51,7 @@ fn a_finding_names_the_lines_of_the_program() {
 }
 
 #[test]
-fn without_stacks_there_are_no_places() {
+fn without_stacks_findings_name_no_source_lines() {
     let env = Env::new();
     let (save, check) = (with_lines(&env), compiled("check"));
     let (save, check) = (save.to_str().unwrap(), check.to_str().unwrap());

@@ -3,7 +3,7 @@
 use crate::env::{Env, compiled, sentences};
 
 #[test]
-fn nothing_synced_is_no_matter_for_a_kill_and_one_for_a_power_loss() {
+fn a_missing_sync_fails_on_power_loss_but_not_on_a_kill() {
     let env = Env::new();
     assert_eq!(sentences(&env.save(0, "none", &["--model", "kill"])), [""; 0]);
     let env = Env::new();
@@ -67,7 +67,7 @@ fn a_directory_that_is_not_synced_is_one_finding() {
 }
 
 #[test]
-fn what_is_synced_well_is_clean_in_every_model() {
+fn a_correctly_synced_program_passes_in_every_model() {
     for model in ["kill", "ext4", "posix"] {
         let env = Env::new();
         let answer = env.save(0, "both", &["--model", model]);
@@ -150,7 +150,7 @@ fn promises_and_labels_reach_the_check() {
 }
 
 #[test]
-fn a_huge_file_of_holes_costs_what_is_in_it() {
+fn a_sparse_file_costs_only_its_data() {
     let env = Env::new();
     let program =
         "truncate -s 64G root/big; printf x >> root/big; fallocate -l 1G root/room; sync root/big";
@@ -161,7 +161,7 @@ fn a_huge_file_of_holes_costs_what_is_in_it() {
 }
 
 #[test]
-fn what_the_program_leaves_running_is_ended_with_it() {
+fn processes_left_running_by_the_program_are_ended() {
     let env = Env::new();
     let program = "setsid sleep 1000 & echo $! > root/pid; true";
     env.expect(125, &["--root", "root", "--verify", "true", "--", "sh", "-c", program]);

@@ -64,7 +64,7 @@ fn a_program_that_hangs_ends_with_the_budget() {
 }
 
 #[test]
-fn a_log_that_is_none_is_told_from_one_that_was_cut_short() {
+fn a_file_that_is_not_a_log_and_a_truncated_log_have_different_messages() {
     let env = Env::new();
     env.sandbox.file("other", "something else entirely");
     assert!(refused(&env, &["show", "other"]).contains("not a crash log"));
@@ -91,7 +91,7 @@ fn a_program_that_changes_nothing_is_not_tested() {
 }
 
 #[test]
-fn what_cannot_be_recorded_yet_comes_with_what_to_do() {
+fn programs_that_cannot_be_recorded_are_refused_with_advice() {
     let env = Env::new();
     env.sandbox.file("save", "#!/bin/sh\n");
     let why = refused(&env, &["--root", "root", "--verify", "true", "--", "./save"]);
@@ -101,7 +101,7 @@ fn what_cannot_be_recorded_yet_comes_with_what_to_do() {
 }
 
 #[test]
-fn what_is_needed_is_asked_for() {
+fn missing_or_invalid_options_are_reported() {
     let env = Env::new();
     let called = env.expect(2, &["--root", "root", "--", "true"]);
     assert!(called.stderr.contains("--verify"), "{}", called.stderr);

@@ -151,7 +151,7 @@ fn a_test_is_one_loop_and_one_run_of_the_record() {
 }
 
 #[test]
-fn names_that_are_no_text_are_told_apart() {
+fn names_that_are_not_utf8_stay_distinct() {
     let env = Env::new();
     let program =
         "import os; os.chdir(b'root'); [open(n, 'w').close() for n in (b'a\\xe8', b'a\\xe9')]";

@@ -9,7 +9,7 @@ use crate::common::{alive, called, eventually};
 use crate::env::Env;
 
 #[test]
-fn a_spent_budget_is_told() {
+fn a_spent_budget_is_reported() {
     let env = Env::new();
     // Only the uncrashed state is checked at once.
     let check = "test $FIRST_CRASH_POINT_ID = 7 || sleep 8";
@@ -194,7 +194,7 @@ fn a_killed_test_takes_its_check_along_and_the_next_one_tidies_up() {
 }
 
 #[test]
-fn a_killed_test_is_ended_on_the_record_by_whoever_comes_next() {
+fn a_killed_crash_test_is_marked_as_ended_by_the_next_command() {
     let env = Env::new();
     let list = || called(env.sandbox.command(crate::common::RETAKE).args(["runs", "list"]));
     let live = || {

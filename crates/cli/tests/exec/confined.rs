@@ -45,7 +45,7 @@ fn the_result_and_the_record_say_how_it_was_confined() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_with_every_reason() {
+fn options_that_cannot_be_enforced_are_refused_with_every_reason() {
     let sandbox = Sandbox::new();
     let called = sandbox.retake(&[
         "exec",

@@ -64,7 +64,7 @@ fn a_mistake_in_the_section_names_its_place() {
 }
 
 #[test]
-fn what_another_machine_would_run_is_refused() {
+fn a_configured_sandbox_refuses_runs_on_other_machines() {
     let Some(sandbox) = configured("sandbox:\n  exec: strict\n") else { return };
     let called = sandbox.retake(&["exec", "--on", "slurm", "--", "true"]);
     assert_eq!(called.code, 125, "{}", called.snapshot());

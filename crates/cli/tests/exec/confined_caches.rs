@@ -45,7 +45,7 @@ fn layers(sandbox: &Sandbox) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_is_written_stays_in_the_project_and_the_real_cache_is_as_it_was() {
+fn writes_to_caches_stay_in_the_project_and_leave_the_real_cache_unchanged() {
     let Some(sandbox) = with_caches() else { return };
     let home = sandbox.dir.path().join("home");
     let called = confined(
@@ -68,7 +68,7 @@ fn what_is_written_stays_in_the_project_and_the_real_cache_is_as_it_was() {
 }
 
 #[test]
-fn a_second_sandbox_at_the_same_time_gets_a_layer_of_its_own_that_goes() {
+fn a_simultaneous_second_sandbox_gets_a_temporary_layer() {
     let Some(sandbox) = with_caches() else { return };
     let script = "echo first > ~/.npm/who; touch begun; while [ ! -e go ]; do sleep 0.01; done";
     let mut first = exec(&sandbox);

@@ -132,7 +132,7 @@ fn device_nodes_outside_of_dev_cannot_be_used() {
 
 /// A missing file that git is configured to use cannot be covered, so it is moved aside if it is created.
 #[test]
-fn what_git_is_configured_to_use_is_protected_or_moved_aside() {
+fn files_that_git_is_configured_to_use_are_protected_or_moved_aside() {
     let Some(host) = Host::new() else { return };
     let (project, outside) = (host.project(), host.outside());
     // As people write it: on one line, with a comment, one file including the next.

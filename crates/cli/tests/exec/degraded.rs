@@ -22,7 +22,7 @@ fn level(sandbox: &Sandbox, what: &str, mode: &str) -> (Called, Option<String>) 
 }
 
 #[test]
-fn each_level_is_used_where_the_better_one_is_missing_and_none_is_no_level() {
+fn each_sandbox_level_is_the_fallback_of_the_better_one() {
     let sandbox = Sandbox::new();
     let (probe, full) = level(&sandbox, "", "strict");
     if full.as_deref() != Some("full") {
@@ -49,7 +49,7 @@ fn each_level_is_used_where_the_better_one_is_missing_and_none_is_no_level() {
 
 /// A process whose calls are notified waits for an answer, or they fail without one.
 #[test]
-fn where_calls_are_notified_and_cannot_be_answered_nothing_is_told_and_all_is_confined() {
+fn without_answers_to_notifications_runs_are_confined_without_reports() {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.project().join(".vscode")).unwrap();
     let script = "touch .vscode/planted; mkdir made && rmdir made && echo done";

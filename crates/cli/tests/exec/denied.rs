@@ -182,27 +182,27 @@ fn told(user: u32, landlock: bool) {
 }
 
 #[test]
-fn what_the_full_sandbox_denies_root_is_told() {
+fn denials_of_the_full_sandbox_are_reported_to_root() {
     told(0, false);
 }
 
 #[test]
-fn what_the_full_sandbox_denies_nobody_is_told() {
+fn denials_of_the_full_sandbox_are_reported_to_an_ordinary_user() {
     told(NOBODY, false);
 }
 
 #[test]
-fn what_landlock_denies_root_is_told() {
+fn denials_of_landlock_are_reported_to_root() {
     told(0, true);
 }
 
 #[test]
-fn what_landlock_denies_nobody_is_told() {
+fn denials_of_landlock_are_reported_to_an_ordinary_user() {
     told(NOBODY, true);
 }
 
 #[test]
-fn what_only_namespaces_deny_is_told() {
+fn denials_of_namespaces_are_reported() {
     for user in [0, NOBODY] {
         let Some(lab) = Lab::new(user, false) else { return };
         let socket = lab.base.join("socket");
@@ -231,7 +231,7 @@ fn what_only_namespaces_deny_is_told() {
 
 /// If the user could not have done it either, the sandbox is not the cause and no option helps.
 #[test]
-fn what_the_user_may_not_do_anyway_is_not_told() {
+fn failures_without_the_sandbox_are_not_reported_as_denials() {
     for landlock in [false, true] {
         let Some(lab) = Lab::new(NOBODY, landlock) else { return };
         let denied = lab.denied("echo x >> /etc/passwd; rm /etc/passwd; mkdir /usr/lib/x");
@@ -241,7 +241,7 @@ fn what_the_user_may_not_do_anyway_is_not_told() {
 
 /// Before git writes an object it touches a borrowed one; if it may not, it writes its own.
 #[test]
-fn that_git_cannot_touch_what_it_borrows_is_not_told() {
+fn git_touching_borrowed_objects_is_not_reported_as_a_denial() {
     for user in [0, NOBODY] {
         let Some(lab) = Lab::new(user, false) else { return };
         let lend = "git init -q ~/lent && cd ~/lent && git config user.email a@b && \
@@ -374,7 +374,7 @@ const PLANT: &str = "git init -q sub && cd sub && git config user.email a@b && g
 
 /// A run without inherited descriptors is observed only from its first change on.
 #[test]
-fn what_is_changed_first_of_all_is_told() {
+fn the_first_change_of_a_run_is_reported() {
     for landlock in [false, true] {
         let Some(lab) = Lab::new(0, landlock) else { return };
         let package = lab.project().join("package.json");
@@ -394,7 +394,7 @@ fn what_is_changed_first_of_all_is_told() {
 }
 
 #[test]
-fn what_the_host_may_execute_later_is_told() {
+fn files_that_the_host_may_execute_later_are_reported() {
     for (user, landlock) in [(0, false), (NOBODY, false), (0, true), (NOBODY, true)] {
         let Some(lab) = Lab::new(user, landlock) else { return };
         let nothing = lab.json("echo work > file; git add file; git commit -qm file");

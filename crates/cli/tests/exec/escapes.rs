@@ -364,12 +364,12 @@ fn no_attempt_leaves_the_full_sandbox_of_nobody() {
 }
 
 #[test]
-fn what_landlock_promises_holds_for_root() {
+fn landlock_alone_confines_root() {
     all_attempts(None, &How { mode: "best-effort", landlock: true });
 }
 
 #[test]
-fn what_landlock_promises_holds_for_nobody() {
+fn landlock_alone_confines_an_ordinary_user() {
     all_attempts(Some(65534), &How { mode: "best-effort", landlock: true });
 }
 

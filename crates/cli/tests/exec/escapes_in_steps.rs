@@ -210,7 +210,7 @@ fn quarantine_knows_no_crowd_to_hide_in() {
 
 /// Planted hooks are not executed by the git commands of retake.
 #[test]
-fn nothing_planted_is_executed_by_the_git_of_retake() {
+fn git_commands_of_retake_execute_no_planted_hooks() {
     let Some(sandbox) = repository() else { return };
     let outside = outside(&sandbox);
     let evil = format!("touch {}/ran;false", outside.display());

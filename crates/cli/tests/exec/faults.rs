@@ -206,7 +206,7 @@ fn a_signal_while_leftovers_end_is_not_swallowed() {
 }
 
 #[test]
-fn output_that_is_not_taken_in_time_is_said() {
+fn output_not_read_in_time_is_reported() {
     let called = Sandbox::new().sh(
         "mkfifo p; (exec 3<p; sleep 1000) & r=$!; retake exec --timeout 1 -- head -c 200000 /dev/zero > p; echo $? >&2; kill $r",
     );

@@ -63,7 +63,7 @@ fn runs_inside_are_recorded_outside_as_reported() {
 }
 
 #[test]
-fn a_report_cannot_touch_what_is_there_nor_tell_what_cannot_be() {
+fn a_report_cannot_change_existing_runs_or_claim_impossible_ones() {
     let sandbox = Sandbox::new();
     if !sandbox.can_be_confined() {
         return;
@@ -107,7 +107,7 @@ fn long_ago(text: &str) -> String {
 }
 
 #[test]
-fn what_is_no_record_is_not_believed_and_ends_no_run() {
+fn a_damaged_report_from_inside_is_ignored_and_the_run_continues() {
     let sandbox = Sandbox::new();
     if !sandbox.can_be_confined() {
         return;
@@ -164,7 +164,7 @@ fn large_output_is_cut_and_marked() {
 
 /// A run that was in progress inside when everything was terminated counts as interrupted.
 #[test]
-fn what_was_running_inside_when_time_was_up_is_reported_as_interrupted() {
+fn runs_inside_a_sandbox_at_its_timeout_are_reported_as_interrupted() {
     let sandbox = Sandbox::new();
     if !sandbox.can_be_confined() {
         return;

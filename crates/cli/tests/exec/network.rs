@@ -192,7 +192,7 @@ fn programs_reach_what_is_allowed_and_nothing_else() {
 }
 
 #[test]
-fn without_any_host_the_refused_ones_are_told() {
+fn refused_hosts_are_reported_if_none_is_allowed() {
     everybody(|lab| {
         let called = lab.exec(&[], "env | grep hunter2; curl -s https://api.example.com/x; true");
         assert_eq!((called.code, called.stdout.as_str()), (0, ""), "{}", called.snapshot());
@@ -394,7 +394,7 @@ fn a_run_ends_although_a_host_does_not_answer() {
 }
 
 #[test]
-fn what_is_no_host_is_refused_with_the_reason() {
+fn invalid_hosts_are_refused_with_the_reason() {
     let sandbox = Sandbox::new();
     let called = sandbox.retake(&[
         "exec",

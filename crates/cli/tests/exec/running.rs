@@ -375,7 +375,7 @@ fn a_command_in_its_own_terminal() {
 }
 
 #[test]
-fn nothing_is_read_unless_given() {
+fn stdin_is_read_only_if_requested() {
     let sandbox = Sandbox::new();
     sandbox.file("in", "content");
     let run = |from: &str| {

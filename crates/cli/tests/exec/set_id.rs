@@ -23,7 +23,7 @@ fn listed(json: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn directories_keep_what_they_need_and_are_not_listed() {
+fn directories_may_have_set_id_bits_and_are_not_listed() {
     for (user, landlock) in ALL {
         let Some(lab) = Lab::new(user, landlock) else { return };
         let json = lab.json(

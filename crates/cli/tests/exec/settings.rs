@@ -121,7 +121,7 @@ fn reading_is_denied_and_allowed_again_below() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_by_name() {
+fn settings_that_cannot_be_enforced_are_refused_by_name() {
     let Some(sandbox) = project() else { return };
     let refused = |settings: &Value, words: &[&str]| {
         let called = run(&sandbox, settings, &[], "echo started");
@@ -155,7 +155,7 @@ fn what_cannot_be_kept_is_refused_by_name() {
 }
 
 #[test]
-fn what_was_asked_is_recorded_and_asked_again() {
+fn settings_are_recorded_and_apply_when_a_run_is_repeated() {
     let Some(sandbox) = project() else { return };
     let out = settings(json!({"allowWrite": ["out"]}));
     let first = run(&sandbox, &out, &[], "touch out/made && ! touch made");

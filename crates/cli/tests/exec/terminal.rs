@@ -198,7 +198,7 @@ fn a_raw_terminal_is_made_sane_by_the_keeper() {
 }
 
 #[test]
-fn a_terminal_of_its_own_comes_to_the_front_once() {
+fn a_run_in_its_own_terminal_can_be_brought_to_the_foreground() {
     let mut shell = Shell::new();
     shell.line("retake exec --pty --stdin inherit -- sh -c 'echo $$ > pid; read x; echo got $x' &");
     shell.pid();

@@ -276,7 +276,7 @@ fn a_run_is_found_by_the_first_of_the_digits_that_lists_show() {
 }
 
 #[test]
-fn different_names_that_are_no_text_print_differently() {
+fn different_names_that_are_not_utf8_print_differently() {
     let sandbox = Sandbox::new();
     let script =
         "printf a > \"$(printf 'x\\377')\"; printf a > \"$(printf 'x\\376')\"; printf a > 'x\\xfd'";

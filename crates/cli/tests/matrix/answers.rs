@@ -111,7 +111,7 @@ fn a_spent_budget_ends_sampling_that_would_go_on() {
 }
 
 #[test]
-fn what_was_made_larger_after_a_look_is_judged_as_such() {
+fn a_sample_extended_after_a_look_is_judged_as_a_sequence() {
     let env = Env::with_commits(&["100", "130"]);
     let config = |iterations: u32| {
         env.config(&format!("{LOAD}iterations: {iterations}\ncode: {{refs: [v1, v2]}}\n"));
@@ -220,7 +220,7 @@ fn the_commit_that_broke_it_is_found_by_exit_code_and_runs_are_reused() {
 }
 
 #[test]
-fn ends_that_are_not_what_they_are_said_to_be_are_refused() {
+fn wrong_good_and_bad_ends_of_a_bisection_are_refused() {
     let env = Env::with_commits(&["0", "0", "0"]);
     env.config("command: exit $(cat value)\niterations: 1\ncode: {refs: [v1]}\n");
     let found =
@@ -317,7 +317,7 @@ fn results_go_to_chrome_ranger_and_come_back_exactly_once() {
 }
 
 #[test]
-fn further_axes_go_out_and_come_back_and_can_be_given() {
+fn additional_axes_are_exported_or_given_at_import() {
     let env = Env::with_commits(&["one"]);
     env.config("command: echo $AXIS_N\niterations: 2\ncode: {refs: [v1]}\naxes: {n: [1, 2]}\n");
     env.expect(0, &["run", "-q"]);
@@ -433,7 +433,7 @@ fn a_search_names_the_commit_and_says_how_to_search_for_time() {
 }
 
 #[test]
-fn a_search_says_what_disturbed_it() {
+fn a_bisection_reports_what_disturbed_it() {
     let env = Env::with_commits(&["100", "100", "130", "130"]);
     let busy = || {
         let mut shell = env.sandbox.command("sh");
@@ -469,7 +469,7 @@ fn a_search_changes_no_verdict_about_the_cells_that_it_measures() {
 }
 
 #[test]
-fn without_a_cell_there_is_no_table() {
+fn a_run_without_results_prints_no_table() {
     let env = Env::with_commits(&["100"]);
     env.config("command: 'true'\nsetup: exit 3\niterations: 1\ncode: {refs: [v1]}\n");
     let ran = env.expect(1, &["run"]);
@@ -532,7 +532,7 @@ fn few_samples_have_no_interval_and_undecided_changes_say_how_many_more_runs_the
 }
 
 #[test]
-fn what_a_run_says_in_the_end_is_what_compare_says_afterwards() {
+fn run_and_compare_give_the_same_comparisons() {
     let env = Env::with_commits(&["100", "130"]);
     let config = |iterations: u32| {
         env.config(&format!("{LOAD}iterations: {iterations}\ncode: {{refs: [v1, v2]}}\n"));

@@ -80,7 +80,7 @@ fn a_machine_that_changes_between_sessions_is_no_change_of_the_code() {
 }
 
 #[test]
-fn what_shows_only_from_session_to_session_is_marked() {
+fn changes_seen_only_between_sessions_are_marked() {
     let env = Env::with_commits(&["100", "101", "100", "99", "130", "131", "130", "129"]);
     for at in 1..=8 {
         load(&env, 10, &format!("v{at}"));

@@ -77,7 +77,7 @@ fn lines_bundles_durations_and_gates_have_no_secrets() {
 }
 
 #[test]
-fn no_redact_keeps_them() {
+fn no_redact_keeps_secrets_in_the_record() {
     let env = Env::with_commits(&["1", SHAPE]);
     config(&env);
     env.expect(0, &["run", "-q", "--no-redact"]);

@@ -122,7 +122,7 @@ fn quiet_says_nothing_and_writes_what_was_asked_for() {
 }
 
 #[test]
-fn what_the_processor_cannot_count_is_not_in_the_way_of_the_rest() {
+fn a_metric_that_the_processor_cannot_count_does_not_prevent_the_others() {
     let env = Env::bare();
     env.config(
         "command: 'true'\niterations: 2\nmetrics: [wall, instructions]\naxes: {n: [1, 2]}\n",

@@ -115,7 +115,7 @@ fn failing_iterations_are_results_and_are_tried_again() {
 }
 
 #[test]
-fn a_ref_and_a_setup_that_cannot_be_had_leave_the_rest_alone() {
+fn a_missing_ref_and_a_failing_setup_do_not_affect_the_other_cells() {
     let env = Env::with_commits(&["one", "two", "three"]);
     env.config(
         "command: cat made value\nsetup: grep -v two value > made\niterations: 1\ncode: {refs: [v1, nope, v2, v3]}\n",

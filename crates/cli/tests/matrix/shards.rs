@@ -247,7 +247,7 @@ fn durations_of_an_export_balance_the_parts_and_are_part_of_the_plan() {
 }
 
 #[test]
-fn a_part_without_cells_says_so_and_is_no_gap() {
+fn an_empty_shard_is_reported_and_does_not_count_as_missing() {
     let jobs = Jobs::new();
     let together = ["--together", "size", "--together", "code"];
     let one = jobs.shard(1, 2, &together);

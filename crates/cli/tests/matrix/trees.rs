@@ -181,7 +181,7 @@ fn a_tree_can_be_reset_once_for_each_run_or_never() {
 }
 
 #[test]
-fn a_setup_that_failed_begins_with_a_clean_tree_and_is_listed_with_what_it_said() {
+fn a_failed_setup_is_listed_with_its_output_and_retried_in_a_clean_tree() {
     let env = Env::with_commits(&["one"]);
     let fixed = env.outside("fixed");
     env.config(&format!(

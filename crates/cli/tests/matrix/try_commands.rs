@@ -79,7 +79,7 @@ fn a_command_can_be_compared_with_itself_and_have_a_name() {
 }
 
 #[test]
-fn what_runs_around_iterations_has_the_values_too() {
+fn commands_around_iterations_get_the_axis_values() {
     let env = plain();
     let log = env.outside("log").display().to_string();
     let write = |what: &str| format!("echo {what} {{n}} >> {log}");
@@ -150,7 +150,7 @@ fn the_shell_is_used_as_asked_and_its_start_is_not_counted() {
 }
 
 #[test]
-fn a_number_in_the_output_is_a_metric_and_one_that_is_missing_is_a_failure() {
+fn a_number_in_the_output_is_a_metric_and_a_missing_one_is_a_failure() {
     let env = plain();
     let rate = ["--metric", "rate=rate: ([0-9.]+)", "--higher", "-r", "6", "--json"];
     let with = |commands: [&'static str; 2]| [&commands[..], &rate[..]].concat();
@@ -169,7 +169,7 @@ fn a_number_in_the_output_is_a_metric_and_one_that_is_missing_is_a_failure() {
 }
 
 #[test]
-fn mistakes_are_said_before_anything_runs() {
+fn invalid_options_are_refused_before_anything_runs() {
     let env = plain();
     for (arguments, why) in [
         (&["true", "--axis", "n"][..], "NAME=VALUE"),

@@ -6,7 +6,7 @@ use crate::client::{Client, steady};
 use crate::common::Sandbox;
 
 #[test]
-fn a_command_that_works() {
+fn a_successful_command_returns_its_output_and_exit_code() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
     let result = client.tool("exec", json!({"command": "echo hello"}));
@@ -198,7 +198,7 @@ Not all of stdout is shown. The rest: runs_logs {\"run\":\"ID\",\"stream\":\"std
 }
 
 #[test]
-fn what_is_no_text_is_shown_as_well_as_it_can_be() {
+fn invalid_utf8_is_shown_with_replacement_characters() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
     let result = client.tool("exec", json!({"argv": ["printf", "a\\377b\\033[1mc\\0d\\n"]}));
@@ -206,7 +206,7 @@ fn what_is_no_text_is_shown_as_well_as_it_can_be() {
 }
 
 #[test]
-fn what_is_binary_is_not_shown() {
+fn binary_output_is_not_shown() {
     let sandbox = Sandbox::new();
     let bytes: Vec<u8> =
         (0..5u32 << 10).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -269,7 +269,7 @@ fn a_wrong_argument_suggests_the_right_one() {
 }
 
 #[test]
-fn what_a_model_sees_of_a_small_answer_is_hardly_more_than_the_output() {
+fn a_small_answer_is_hardly_longer_than_the_output() {
     let sandbox = Sandbox::new();
     // 446 bytes of `ls -la`.
     let listing = "total 28\ndrwxr-xr-x 4 user user 4096 Nov 17 12:00 .\ndrwxr-xr-x 9 user user 4096 Nov 17 11:58 ..\n-rw-r--r-- 1 user user  512 Nov 17 12:00 Cargo.toml\n-rw-r--r-- 1 user user 9021 Nov 17 12:00 README.md\n-rw-r--r-- 1 user user   87 Nov 17 12:00 build.rs\n-rw-r--r-- 1 user user 1070 Nov 17 12:00 LICENSE-MIT\ndrwxr-xr-x 3 user user 4096 Nov 17 12:00 src\ndrwxr-xr-x 2 user user 4096 Nov 17 12:00 tests\n";
@@ -282,7 +282,7 @@ fn what_a_model_sees_of_a_small_answer_is_hardly_more_than_the_output() {
 }
 
 #[test]
-fn clients_that_drop_the_text_get_nothing_else() {
+fn clients_that_ignore_text_get_no_structured_content() {
     let sandbox = Sandbox::new();
     for (name, has_data) in [("claude-code", false), ("codex-mcp-client", false), ("other", true)] {
         let mut client = Client::named(&sandbox, name);

@@ -44,7 +44,7 @@ fn closing_its_input_lets_it_end() {
 }
 
 #[test]
-fn what_ends_at_once_is_told_at_once() {
+fn a_background_run_that_ends_immediately_is_reported_immediately() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
     // On a busy machine even these may take a while.
@@ -118,7 +118,7 @@ fn as_many_as_the_policy_allows() {
 }
 
 #[test]
-fn a_run_that_goes_on_is_no_measure() {
+fn a_running_run_is_not_compared_with_its_repetition() {
     let sandbox = Sandbox::new();
     sandbox.file("ask", "read answer\n");
     let mut client = Client::new(&sandbox);

@@ -34,7 +34,7 @@ fn memory_and_processes_are_limited_as_the_policy_says() {
 }
 
 #[test]
-fn what_is_started_ends_when_the_policy_says() {
+fn background_runs_end_at_the_time_limit_of_the_policy() {
     let sandbox = Sandbox::new();
     sandbox.file(".agent/config.yml", "mcp:\n  policy:\n    max_running_seconds: 1\n");
     let mut client = Client::new(&sandbox);
@@ -122,7 +122,7 @@ fn no_budget_is_larger_than_what_a_model_can_read() {
 }
 
 #[test]
-fn what_may_stay_stays_when_the_client_is_gone() {
+fn permitted_processes_survive_the_client() {
     let sandbox = Sandbox::new();
     sandbox.file(".agent/config.yml", "execution:\n  detach_ok: [stayer]\n");
     let stayer = sandbox.project().join("stayer");

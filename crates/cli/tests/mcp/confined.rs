@@ -120,7 +120,7 @@ fn a_server_inside_of_a_sandbox_adds_none() {
 }
 
 #[test]
-fn where_promises_cannot_be_kept_that_is_said_and_the_default_stays() {
+fn sandbox_limits_of_the_machine_are_reported_and_the_default_stays() {
     let sandbox = Sandbox::new();
     if !sandbox.can_be_confined() {
         return;

@@ -6,7 +6,7 @@ use crate::client::{Client, run_id, text};
 use crate::common::{Sandbox, eventually, own_seconds, sleeps};
 
 #[test]
-fn messages_that_are_none_are_answered() {
+fn invalid_messages_are_answered_with_an_error() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
     let mut refused = |bytes: &[u8]| {
@@ -105,7 +105,7 @@ fn calls_that_are_wrong_say_how() {
 }
 
 #[test]
-fn before_it_is_greeted_it_does_not_break() {
+fn requests_before_initialize_get_an_error() {
     let sandbox = Sandbox::new();
     let mut client = Client::silent(&sandbox, |_| {});
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));

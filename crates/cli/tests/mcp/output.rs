@@ -10,7 +10,7 @@ fn shown(result: &Value, stream: &str) -> String {
 }
 
 #[test]
-fn what_is_new_has_the_numbers_that_runs_logs_takes() {
+fn new_output_has_the_line_numbers_that_runs_logs_accepts() {
     let sandbox = Sandbox::new();
     sandbox.file("count", "seq 1 1000\nread go\nseq 1001 2000\nread go\n");
     let mut client = Client::new(&sandbox);
@@ -141,7 +141,7 @@ fn the_budget_is_one_of_characters_and_is_kept() {
 }
 
 #[test]
-fn nothing_vanishes_and_nothing_hides() {
+fn overwritten_and_invisible_text_is_shown() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
     let mut of =
@@ -177,7 +177,7 @@ fn a_search_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn without_a_record_it_runs_and_is_told_truly() {
+fn without_a_record_a_run_works_and_says_it_is_not_recorded() {
     let sandbox = Sandbox::new();
     let blocked = sandbox.file("blocked", "no directory");
     let mut client = Client::with(&sandbox, |command| {

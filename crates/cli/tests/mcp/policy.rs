@@ -63,7 +63,7 @@ fn a_shell_and_places_outside_need_permission() {
 }
 
 #[test]
-fn caps_hold_and_are_told() {
+fn caps_are_enforced_and_reported() {
     let sandbox = Sandbox::new();
     sandbox.file(".agent/config.yml", "mcp:\n  policy:\n    max_timeout_seconds: 1\n");
     let mut client = Client::new(&sandbox);

@@ -60,7 +60,7 @@ fn inside_a_run_its_commands_are_inside_that_run() {
 }
 
 #[test]
-fn progress_is_told_and_a_cancelled_call_ends_its_tree() {
+fn progress_is_reported_and_a_cancelled_call_ends_its_processes() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);
     let seconds = own_seconds();
@@ -126,7 +126,7 @@ fn runs_are_found_shown_compared_and_repeated() {
 }
 
 #[test]
-fn a_secret_stays_one_when_its_run_is_repeated() {
+fn a_secret_stays_secret_when_its_run_is_repeated() {
     let sandbox = Sandbox::new();
     sandbox.file("print", "echo \"$PLAIN_NAME\" \"$DEPLOY_TOKEN\"\n");
     let then = [("PLAIN_NAME", "correcthorsebattery")];

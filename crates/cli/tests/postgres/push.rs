@@ -50,7 +50,7 @@ impl Base {
 }
 
 #[test]
-fn what_is_pushed_is_what_was_recorded_and_once_more_changes_nothing() {
+fn a_push_sends_recorded_runs_exactly_and_repeating_it_changes_nothing() {
     let Some(base) = Base::start() else { return };
     let secret = "--env";
     base.sandbox.recorded("echo out; echo err >&2; exit 3");
@@ -198,7 +198,7 @@ fn a_database_that_goes_down_in_the_middle_is_caught_up() {
 }
 
 #[test]
-fn after_each_loop_a_database_gets_it_and_one_that_is_down_hurts_nobody() {
+fn runs_and_loops_are_pushed_automatically_and_a_down_database_is_harmless() {
     let Some(mut base) = Base::start() else { return };
     let config = format!("record:\n  push: {}\n", base.postgres.url());
     base.sandbox.file(".agent/config.yml", &config);
@@ -232,7 +232,7 @@ fn after_each_loop_a_database_gets_it_and_one_that_is_down_hurts_nobody() {
 }
 
 #[test]
-fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
+fn views_give_the_documented_figures_and_events_equal_the_record() {
     let Some(base) = Base::start() else { return };
     let ran = |arguments: &[&str], code: i32| {
         let called = called(&mut base.command(arguments));
@@ -298,7 +298,7 @@ fn views_answer_what_they_promise_and_events_are_those_of_the_record() {
 }
 
 #[test]
-fn what_the_database_refuses_is_told_with_what_to_do() {
+fn refusals_of_the_database_are_reported_with_advice() {
     let Some(base) = Base::start() else { return };
     base.sandbox.recorded("true");
     let push = |url: &str, password: Option<&str>| {
@@ -351,7 +351,7 @@ fn more_of_the_output_is_sent_when_more_is_asked_for() {
 }
 
 #[test]
-fn a_copy_that_went_on_by_itself_is_sent_as_its_own_when_that_is_said() {
+fn a_diverged_copy_is_pushed_as_a_separate_record_on_request() {
     let Some(base) = Base::start() else { return };
     let loops = "command: 'true'\niterations: 1\naxes: {n: [1, 2]}\n";
     base.sandbox.file("matrix.yml", loops);

@@ -211,7 +211,7 @@ fn a_newer_database_is_refused_in_words() {
 }
 
 #[test]
-fn nothing_is_made_when_there_is_nothing_to_send() {
+fn a_push_without_output_creates_no_temporary_table() {
     let Some(base) = Base::start() else { return };
     base.sandbox.recorded("echo x");
     assert_eq!(base.push(&["--outputs", "1K"]).code, 0);
@@ -426,7 +426,7 @@ fn every_panel_of_the_dashboard_asks_what_the_schema_answers() {
 }
 
 #[test]
-fn who_may_only_read_reads_everything_with_what_the_guide_grants() {
+fn the_grants_of_the_guide_suffice_to_read_everything() {
     let Some(base) = Base::start() else { return };
     base.sandbox.recorded("true");
     assert_eq!(base.push(&[]).code, 0);

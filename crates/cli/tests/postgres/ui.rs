@@ -170,7 +170,7 @@ fn every_page_of_a_shared_record_is_there_and_says_what_was_not_pushed() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_refused_before_a_page_is_served() {
+fn an_unusable_database_is_refused_before_a_page_is_served() {
     let Some(base) = Base::start() else { return };
     let url = base.postgres.url();
     let refused = |url: &str, code: i32, said: &str| {

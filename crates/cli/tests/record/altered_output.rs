@@ -97,7 +97,7 @@ fn an_edited_output_is_found_and_not_shown() {
 }
 
 #[test]
-fn a_lost_or_cut_output_is_said_by_everything() {
+fn a_lost_or_truncated_output_is_reported_by_every_command() {
     for cut in [false, true] {
         let sandbox = Sandbox::new();
         let run = sandbox.recorded(LARGE);

@@ -103,7 +103,7 @@ const LINES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn nothing_that_real_tools_print_is_taken_for_a_secret() {
+fn output_of_real_tools_is_not_taken_for_a_secret() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let samples = repository.join("crates/effects/tests/samples");
     let sandbox = Sandbox::new();

@@ -200,7 +200,7 @@ fn each_test_is_a_test_case_and_each_run_a_suite() {
 }
 
 #[test]
-fn runs_are_named_by_their_ids_and_nothing_is_told_of() {
+fn junit_exports_name_runs_by_id_and_an_empty_export_is_valid() {
     let sandbox = Sandbox::new();
     let nothing = sandbox.retake(&["runs", "export", "--format", "junit"]);
     assert_eq!(nothing.stderr, "retake: nothing was recorded yet; nothing was exported\n");

@@ -52,7 +52,7 @@ fn store_of(sandbox: &Sandbox, directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn nothing_that_git_does_to_the_work_tree_touches_the_record() {
+fn git_operations_on_the_work_tree_leave_the_record_alone() {
     let sandbox = bare_sandbox();
     git(&sandbox, "git init -q . && git commit -q --allow-empty -m one");
     assert_eq!(run_in(&sandbox, &sandbox.project(), "kept").snapshot(), "exit 0\n");
@@ -226,7 +226,7 @@ fn init_and_whatever_else_makes_a_project_takes_over_earlier_runs() {
 }
 
 #[test]
-fn what_the_user_writes_into_the_project_is_not_ignored() {
+fn files_of_the_user_in_the_agent_directory_are_not_ignored_by_git() {
     let sandbox = bare_sandbox();
     git(&sandbox, "git init -q .");
     sandbox.retake(&["init"]);

@@ -195,7 +195,7 @@ fn audit_records_and_reports_have_their_shape() {
 }
 
 #[test]
-fn what_is_erased_is_gone_and_the_rest_still_verifies() {
+fn erased_runs_leave_no_bytes_and_the_rest_still_verifies() {
     let sandbox = Sandbox::new();
     let id = sandbox.recorded("echo unforgettable; seq 30000");
     sandbox.recorded("exit 3");

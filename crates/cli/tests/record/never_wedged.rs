@@ -254,7 +254,7 @@ fn a_file_size_limit_is_the_commands_and_not_the_records() {
 }
 
 #[test]
-fn what_a_hard_limit_keeps_from_the_record_is_said_and_the_command_runs() {
+fn a_file_size_limit_on_the_record_is_reported_and_the_command_runs() {
     let sandbox = Sandbox::new();
     // Nothing can be recorded: neither in a new store nor in an existing one.
     for _ in 0..2 {

@@ -58,7 +58,7 @@ fn a_refusal_names_all_reasons_and_no_secret() {
 }
 
 #[test]
-fn what_is_not_a_request_is_not_recorded() {
+fn invalid_requests_are_not_recorded() {
     let sandbox = Sandbox::new();
     sandbox.recorded("true");
     assert_eq!(sandbox.retake(&["exec", "--no-such-option", "--", "true"]).code, 125);

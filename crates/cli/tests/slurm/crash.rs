@@ -88,7 +88,7 @@ fn expect(code: i32, called: &Called) -> Value {
 }
 
 #[test]
-fn the_same_is_found_there_as_here() {
+fn an_exploration_on_nodes_finds_the_same_as_a_local_one() {
     let Some(site) = Site::start(2, "") else { return };
     for (synced, code) in [("none", 1), ("both", 0)] {
         let verify = site.record(synced);
@@ -119,7 +119,7 @@ fn the_same_is_found_there_as_here() {
 }
 
 #[test]
-fn recoveries_are_crashed_there_too() {
+fn recoveries_are_crash_tested_on_nodes_too() {
     let Some(site) = Site::start(2, "") else { return };
     let project = site.sandbox.project();
     std::fs::create_dir(project.join("root")).unwrap();
@@ -166,7 +166,7 @@ fn a_share_that_someone_cancels_is_stated_and_is_no_finding() {
 }
 
 #[test]
-fn who_asks_again_after_being_killed_gets_what_was_asked_for_before() {
+fn a_killed_exploration_reuses_its_results_when_it_is_repeated() {
     let Some(site) = Site::start(2, "") else { return };
     let verify = site.record("none");
     let here = expect(1, &site.retake(&site.explore(&verify, &[])));
@@ -238,7 +238,7 @@ fn an_interrupted_exploration_leaves_nothing_running() {
 }
 
 #[test]
-fn time_that_is_up_ends_it_and_what_was_not_checked_is_said() {
+fn a_spent_budget_ends_the_exploration_and_reports_unchecked_states() {
     let Some(site) = Site::start(1, "") else { return };
     let verify = format!("{}; sleep 1.5", site.record("both"));
     let arguments = site.explore(&verify, &["--on", "slurm", "--budget", "12s"]);
@@ -252,7 +252,7 @@ fn time_that_is_up_ends_it_and_what_was_not_checked_is_said() {
 }
 
 #[test]
-fn what_cannot_be_tested_there_is_said() {
+fn explorations_that_no_node_can_run_report_the_reason() {
     let Some(mut site) = Site::start(1, "") else { return };
     let verify = site.record("both");
     let called = site.retake(&site.explore(&verify, &["--on", "slurm:nowhere"]));

@@ -128,7 +128,7 @@ fn a_batch_that_was_removed_is_found_by_doctor_and_its_runs_get_an_outcome() {
 }
 
 #[test]
-fn what_is_left_of_a_batch_that_was_half_removed_is_recorded() {
+fn remaining_results_of_a_partly_removed_batch_are_recorded() {
     let Some(site) = Site::start(2, "") else { return };
     let batch = abandoned(&site, 3);
     allow_end(&site);
@@ -149,7 +149,7 @@ fn what_is_left_of_a_batch_that_was_half_removed_is_recorded() {
 }
 
 #[test]
-fn who_gives_up_has_the_runs_recorded_as_lost() {
+fn giving_up_records_the_runs_as_lost() {
     let Some(site) = Site::start(1, "") else { return };
     let _batch = abandoned(&site, 2);
     let away = take_away(&site);

@@ -13,7 +13,7 @@ fn pid_in(path: &std::path::Path) -> i32 {
 }
 
 #[test]
-fn a_run_is_the_same_there_as_here() {
+fn a_run_on_a_node_equals_a_local_one() {
     let Some(site) = Site::start(2, "") else { return };
     let script = "echo out; echo err >&2; echo $PWD $GIVEN; exit 7";
     let ran = called(
@@ -42,7 +42,7 @@ fn a_run_is_the_same_there_as_here() {
 }
 
 #[test]
-fn tests_and_changed_files_are_known_there_as_here() {
+fn tests_and_changed_files_are_recorded_for_runs_on_nodes() {
     let Some(site) = Site::start(1, "") else { return };
     let script =
         "echo 1..2; echo 'ok 1 - adds'; echo 'not ok 2 - divides'; echo new > made; exit 1";
@@ -59,8 +59,7 @@ fn tests_and_changed_files_are_known_there_as_here() {
 }
 
 #[test]
-fn what_is_replaced_in_printed_output_is_said_and_the_shared_directory_may_be_named_by_a_variable()
-{
+fn replaced_secrets_are_reported_and_the_shared_directory_may_contain_a_variable() {
     let Some(site) = Site::start(1, "") else { return };
     let token = format!("ghp_{}", "a1B2".repeat(9));
     let script = format!("printf '%s' {} > token; printf 'ghp_'; cat token; echo", &token[4..]);
@@ -75,7 +74,7 @@ fn what_is_replaced_in_printed_output_is_said_and_the_shared_directory_may_be_na
 }
 
 #[test]
-fn what_cannot_run_there_is_refused_before_or_there_and_says_why() {
+fn runs_that_the_node_cannot_execute_are_refused_with_the_reason() {
     let Some(site) = Site::start(1, "") else { return };
     let cases: [(&[&str], &str); 3] = [
         (&["--on", "pbs", "true"], "--on takes slurm or slurm:PARTITION"),
@@ -112,7 +111,7 @@ fn what_cannot_run_there_is_refused_before_or_there_and_says_why() {
 }
 
 #[test]
-fn an_end_that_is_asked_for_here_ends_it_there() {
+fn a_signal_to_the_submitter_ends_the_run_on_the_node() {
     let Some(site) = Site::start(1, "") else { return };
     let file = site.sandbox.project().join("pid");
     let script = format!("trap '' TERM; echo $$ > {}; sleep 1000 & wait; wait", file.display());
@@ -131,7 +130,7 @@ fn an_end_that_is_asked_for_here_ends_it_there() {
 }
 
 #[test]
-fn an_end_from_outside_is_told_from_a_failure() {
+fn a_cancellation_by_someone_else_is_not_a_failure() {
     let Some(site) = Site::start(1, "") else { return };
     let file = site.sandbox.project().join("pid");
     let script = format!("echo begun; echo $$ > {}; sleep 1000", file.display());
@@ -167,7 +166,7 @@ fn a_machine_that_does_not_see_the_shared_directory_runs_nothing() {
 }
 
 #[test]
-fn who_waits_can_be_stopped_and_continued() {
+fn a_waiting_submitter_can_be_stopped_and_continued() {
     use std::os::unix::process::CommandExt;
     let Some(site) = Site::start(1, "") else { return };
     let file = site.sandbox.project().join("pid");

@@ -289,7 +289,7 @@ fn cells_cancelled_from_outside_are_no_failures_and_are_run_by_the_next_run() {
 }
 
 #[test]
-fn what_is_refused_there_is_no_failure_of_the_command() {
+fn a_refusal_by_the_node_is_not_a_failure_of_the_command() {
     let Some(site) = Site::start(1, "") else { return };
     site.matrix(2, "true", 1);
     for (name, value, why) in [

@@ -32,7 +32,7 @@ fn end_of(child: &mut Child) -> ExitStatus {
 }
 
 #[test]
-fn a_stopped_controller_keeps_nobody_from_leaving() {
+fn a_submitter_can_be_stopped_while_the_controller_does_not_answer() {
     for kind in [libc::SIGINT, libc::SIGTERM] {
         let Some(site) = Site::start(1, "") else { return };
         site.matrix(3, "echo $$ >> ran.$AXIS_N; while [ ! -e go ]; do sleep 0.05; done", 1);
@@ -47,7 +47,7 @@ fn a_stopped_controller_keeps_nobody_from_leaving() {
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(said.contains("Slurm does not answer, so 3 runs are cancelled"), "{said}");
-        // What nobody waited for gave no answer either, and nothing is tried again.
+        // A program that was not started is not reported, and nothing is retried.
         assert!(!said.contains("within 0 s"), "{said}");
         site.slurm.signal_controller("CONT");
         // The commands have ended by themselves, and the next command records how.
@@ -69,7 +69,7 @@ const FULL: &str = "if [ -e \"$0.full\" ]; then \
                     retrying' >&2; sleep 600; exit 1; fi; exec $REAL \"$@\"";
 
 #[test]
-fn a_full_queue_is_said_at_once_and_waited_for() {
+fn a_full_queue_is_reported_immediately_and_waited_for() {
     let Some(site) = Site::start(1, "") else { return };
     site.matrix(3, "true", 1);
     let instead = site.instead("sbatch", FULL);
@@ -88,7 +88,7 @@ fn a_full_queue_is_said_at_once_and_waited_for() {
 }
 
 #[test]
-fn a_full_queue_keeps_nobody_from_leaving() {
+fn a_submitter_can_be_stopped_while_the_queue_is_full() {
     let Some(site) = Site::start(1, "") else { return };
     site.matrix(2, "true", 1);
     let instead = site.instead("sbatch", FULL);

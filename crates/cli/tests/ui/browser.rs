@@ -174,7 +174,7 @@ fn a_running_run_is_followed_across_a_restart_of_the_server() {
 }
 
 #[test]
-fn a_flood_is_followed_at_its_end_and_whoever_reads_further_up_stays_there() {
+fn the_page_follows_the_end_of_fast_output_unless_the_reader_scrolled_up() {
     let Some(browser) = Browser::open() else { return };
     let sandbox = Sandbox::new();
     exec(&sandbox, &["--", "true"]);

@@ -92,7 +92,7 @@ fn a_failed_run_says_why_before_anything_else() {
 }
 
 #[test]
-fn what_never_passed_and_what_reports_nothing_is_said_so() {
+fn a_failure_without_an_earlier_pass_or_a_reported_error_says_so() {
     let sandbox = Sandbox::new();
     // Another command, and the same one in another directory, do not matter here.
     sandbox.retake(&["exec", "--", "true"]);

@@ -30,7 +30,7 @@ fn a_run_that_is_pruned_while_it_is_followed_is_told_of_in_words() {
 }
 
 #[test]
-fn who_wants_the_latest_is_told_that_there_is_too_much_and_goes_on_at_the_end() {
+fn a_listener_for_the_latest_output_skips_to_the_end_if_it_falls_behind() {
     let sandbox = Sandbox::new();
     sandbox.recorded("true");
     let ui = sandbox.ui();
@@ -117,7 +117,7 @@ fn connections_on_which_nothing_is_asked_keep_nobody_out() {
 }
 
 #[test]
-fn figures_are_fresh_for_who_comes_back() {
+fn cached_figures_are_renewed_after_a_pause() {
     let sandbox = Sandbox::new();
     sandbox.recorded("true");
     let ui = sandbox.ui();
@@ -129,7 +129,7 @@ fn figures_are_fresh_for_who_comes_back() {
 }
 
 #[test]
-fn what_is_found_is_marked_at_the_top_whatever_colours_it_has() {
+fn a_match_is_marked_near_the_top_even_across_colours() {
     let sandbox = Sandbox::new();
     let script = "seq 1 9000; printf '\\033[32mserver\\033[0m ready\\n'; seq 1 9000";
     let run = sandbox.recorded(script);

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use crate::common::Sandbox;
 
 #[test]
-fn an_address_without_end_is_refused_before_anything_is_made_of_it() {
+fn an_overlong_address_is_refused_before_it_is_parsed() {
     let sandbox = Sandbox::new();
     let run = sandbox.recorded("echo hello");
     let ui = sandbox.ui();

@@ -131,7 +131,7 @@ fn it_listens_on_loopback_only() {
 }
 
 #[test]
-fn what_changes_something_needs_the_token_of_a_page() {
+fn requests_that_change_something_need_the_token_of_a_page() {
     let sandbox = Sandbox::new();
     recorded(&sandbox, "echo hello");
     let ui = sandbox.ui();
@@ -295,7 +295,7 @@ fn files_are_asked_for_as_one_writes_them() {
 }
 
 #[test]
-fn who_is_not_let_in_gets_a_page_that_can_be_read() {
+fn an_unauthorised_browser_gets_a_readable_page() {
     let sandbox = Sandbox::new();
     recorded(&sandbox, "true");
     let ui = sandbox.ui();
@@ -355,7 +355,7 @@ fn large_output_is_read_in_windows_wherever_it_is_kept() {
 }
 
 #[test]
-fn altered_output_is_not_shown_and_said_to_be_altered() {
+fn altered_output_is_reported_and_not_shown() {
     use std::os::unix::fs::FileExt;
     let sandbox = Sandbox::new();
     let run = recorded(&sandbox, "seq 1 400000");

@@ -54,7 +54,7 @@ fn a_page_repeats_a_recorded_run_and_the_new_one_says_so() {
 }
 
 #[test]
-fn nothing_runs_without_the_option_or_the_token_of_a_page() {
+fn running_again_requires_the_option_and_the_token_of_a_page() {
     let sandbox = Sandbox::new();
     let run = recorded(&sandbox, "echo ran >> made");
     let path = format!("/api/v1/runs/{run}/again");
@@ -85,7 +85,7 @@ fn nothing_runs_without_the_option_or_the_token_of_a_page() {
 }
 
 #[test]
-fn what_somebody_else_recorded_is_not_run() {
+fn imported_runs_cannot_be_run_again() {
     let theirs = Sandbox::new();
     let run = recorded(&theirs, "touch planted");
     let called = theirs.retake(&["runs", "export"]);
@@ -138,7 +138,7 @@ fn the_sandbox_of_the_project_holds_for_what_a_page_runs() {
 }
 
 #[test]
-fn what_cannot_be_repeated_is_refused_with_the_reason() {
+fn runs_that_cannot_be_repeated_are_refused_with_the_reason() {
     let sandbox = Sandbox::new();
     let called = sandbox.retake(&[
         "exec",

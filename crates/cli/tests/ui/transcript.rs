@@ -123,7 +123,7 @@ fn a_long_loop_is_shown_page_by_page() {
         let rows = page.split("<tr data-id=\"").skip(1);
         rows.filter_map(|row| row.split('"').next()?.parse().ok()).collect()
     };
-    // All of them are in the totals of each page, the newest fifty have a row on the first one.
+    // The totals on each page include all iterations; the first page has rows for the newest fifty.
     let newest = ui.get(&format!("/loops/{id}")).text();
     let older = ui.get(&format!("/loops/{id}?before=3")).text();
     assert_eq!(numbers(&newest), (3..=52).rev().collect::<Vec<u32>>(), "{newest}");
@@ -135,14 +135,14 @@ fn a_long_loop_is_shown_page_by_page() {
     assert!(newest.contains(&format!("href=\"/loops/{id}?before=3\">Older</a>")), "{newest}");
     assert!(!older.contains(">Older</a>"), "{older}");
     assert!(older.contains(&format!("href=\"/loops/{id}\">Newest</a>")), "{older}");
-    // The interface gives all of them, or a part.
+    // The API returns all iterations, or a part.
     let part = ui.get(&format!("/api/v1/loops/{id}?limit=2&before=4")).json();
     let part = &part["agent"];
     assert_eq!(part["iterations"].as_array().unwrap().len(), 2, "{part}");
     assert_eq!((&part["iterations"][0]["number"], &part["next"]), (&2.into(), &2.into()));
     assert_eq!(part["totals"]["completed"], 52, "{part}");
     assert_eq!(ui.get(&format!("/api/v1/loops/{id}?limit=0")).status, 400);
-    // The same in the terminal.
+    // The terminal shows the same totals.
     let shown = |words: &[&str]| {
         let called = sandbox.retake(&[&["agent", "show", "task"], words].concat());
         assert_eq!(called.code, 0, "{}", called.snapshot());
@@ -159,7 +159,7 @@ fn a_long_loop_is_shown_page_by_page() {
 }
 
 #[test]
-fn what_an_iteration_changed_comes_from_its_checkpoints() {
+fn changes_of_an_iteration_come_from_its_checkpoints() {
     let sandbox = Sandbox::new();
     sandbox.git(&["init", "-q", "-b", "main"]);
     sandbox.file("kept.txt", "the same\n");

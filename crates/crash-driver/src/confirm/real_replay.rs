@@ -1,5 +1,5 @@
 //! Repeats the operations of a recording in a real directory, and triggers what the
-//! kernel may do by itself at any moment, such as writing pages back or committing its journal.
+//! kernel may do at any moment, such as writing pages back or committing its journal.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_again_is_what_was_recorded() {
+    fn a_replay_produces_the_recorded_tree() {
         for pushes in
             [Pushes::None, Pushes::CommitAtEnd, Pushes::WriteAndCommitAtEnd, Pushes::Random]
         {

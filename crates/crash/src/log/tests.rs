@@ -169,7 +169,7 @@ fn recording() -> impl Strategy<Value = Recording> {
 
 proptest! {
     #[test]
-    fn what_was_written_is_read(recording in recording(), memory in 0..100_u64) {
+    fn logs_round_trip(recording in recording(), memory in 0..100_u64) {
         let bytes = write(Vec::new(), &recording).unwrap();
         let read = read_into(&bytes[..], ByteStore::new(memory, None)).unwrap();
         prop_assert_eq!(read.root, recording.root);
@@ -200,7 +200,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_log_says_so() {
+fn files_that_are_not_logs_are_refused_with_the_reason() {
     let empty = Recording {
         root: "/r".into(),
         initial: Vec::new(),

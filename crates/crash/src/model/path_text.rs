@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_no_text_are_told_apart() {
+    fn names_that_are_not_utf8_stay_distinct() {
         let path = |bytes: &[u8]| path_text(Path::new(OsStr::from_bytes(bytes)));
         assert_eq!(path(b"caf\xe9"), r"$'caf\xe9'");
         assert_eq!(path(b"caf\xe8's \\"), r"$'caf\xe8\'s \\'");

@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_can_be_read(key in key()) {
+        fn state_keys_round_trip_through_text(key in key()) {
             prop_assert_eq!(key.to_string().parse(), Ok(key));
         }
     }

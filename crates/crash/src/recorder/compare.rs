@@ -173,7 +173,7 @@ mod tests {
     use crate::recorder::open_root;
 
     #[test]
-    fn each_difference_is_told() {
+    fn each_difference_is_reported() {
         type Change = (fn(&Path), &'static str);
         let changes: [Change; 9] = [
             (|p| fs::write(p.join("a/file"), "texx").unwrap(), "a/file has another byte at 3"),

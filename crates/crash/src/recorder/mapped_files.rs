@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_file_that_nobody_maps_is_let_go() {
+    fn an_idle_unmapped_file_is_released() {
         let file = tempfile::tempfile().unwrap();
         let id = FileStatus::of_descriptor(file.as_raw_fd()).unwrap().id;
         let mut mappings = Mappings::default();

@@ -138,7 +138,7 @@ impl Python {
             let bytes = task_memory::bytes(self.process, frame, FRAME).ok()?;
             let code = word(&bytes, self.layout.code)?;
             let instruction = word(&bytes, self.layout.instruction)?;
-            // A frame that only leads from C into Python has no code of its own.
+            // A frame that only leads from C into Python has no code object.
             if let Some((line, is_own)) = self.place(code, instruction) {
                 if is_own {
                     return Some(line);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_leads_to_lines() {
+    fn a_line_table_maps_code_units_to_lines() {
         let head = |kind: u8, units: u8| 0x80 | kind << 3 | (units - 1);
         // Two units of the first line, three of the next, one without a line, four three lines back.
         let table = [head(0, 2), 0, head(11, 3), 0, 0, head(15, 1), head(13, 4), 7];

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_change_something_stops() {
+    fn only_calls_that_can_change_something_are_traced() {
         let program = program(&table());
         assert!(program.len() < 4096);
         let asked =

@@ -389,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_there_once() {
+    fn every_system_call_number_is_listed_once() {
         let mut numbers: Vec<_> = table_with_reads()
             .iter()
             .filter(|call| call.number != libc::SYS_ioctl)

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_memory_comes_back() {
+    fn memory_of_a_process_is_read() {
         let pid = std::process::id() as pid_t;
         let long = "p".repeat(3000) + "\0";
         assert_eq!(text(pid, long.as_ptr() as u64).unwrap().len(), 3000);

@@ -70,7 +70,7 @@ fn a_failure_says_how_and_what_was_said() {
 }
 
 #[test]
-fn what_a_check_leaves_running_is_ended() {
+fn processes_left_running_by_a_check_are_ended() {
     let root = tempfile::tempdir().unwrap();
     let told = tempfile::tempdir().unwrap();
     let pid = told.path().join("pid");
@@ -109,7 +109,7 @@ fn many_states_are_checked_at_a_time_and_each_sees_its_own() {
 }
 
 #[test]
-fn a_state_that_locks_itself_makes_room_for_the_next() {
+fn a_state_made_inaccessible_by_its_check_is_replaced_by_the_next() {
     let root = tempfile::tempdir().unwrap();
     let script = "cd $FIRST_WORK_DIR && mkdir -p d/e && chmod 000 d";
     let pool = shell(root.path(), script).prepare().unwrap();

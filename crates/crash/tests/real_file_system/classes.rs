@@ -153,7 +153,7 @@ fn crash_once(disk: &mut Disk, program: &Program, seed: u64) -> io::Result<Strin
 }
 
 #[test]
-fn what_the_model_allows_for_small_programs_is_seen() {
+fn states_allowed_by_the_model_occur_on_real_file_systems() {
     let _alone = one_at_a_time();
     for kind in [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs] {
         match Disk::new(kind, "") {

@@ -83,7 +83,7 @@ impl Limits {
 }
 
 #[test]
-fn what_a_real_crash_leaves_is_allowed() {
+fn every_state_after_a_real_crash_is_allowed_by_the_model() {
     let _alone = one_at_a_time();
     let limits = Limits::new();
     let only = std::env::var("FIRST_REAL_FS_MODEL").ok();

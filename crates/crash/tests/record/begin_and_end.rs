@@ -22,7 +22,7 @@ fn alive(root: &Path) -> Vec<String> {
 const SPREADS: &str = "sleep 1000 & setsid sh -c 'sleep 1000 & sleep 1000' & echo up; sleep 1000";
 
 #[test]
-fn what_takes_too_long_is_ended_with_all_it_started() {
+fn a_recording_that_times_out_is_ended_with_its_processes() {
     let root = directory();
     let limit = Duration::from_millis(400);
     let recorder =
@@ -43,7 +43,7 @@ fn a_cancelled_recording_ends_everything_too() {
 }
 
 #[test]
-fn what_outlives_its_program_is_ended_and_counted() {
+fn processes_that_outlive_their_program_are_ended_and_counted() {
     let root = directory();
     // Two processes, and one that ends while the others are waited for.
     let script = "setsid sleep 1000 & sleep 1000 & { sleep 0.1; echo y > b; } & echo x > a";
@@ -74,7 +74,7 @@ const DAEMON: &str = r#"int main(void) {
 }"#;
 
 #[test]
-fn what_a_daemon_does_is_recorded_until_it_ends() {
+fn a_daemon_is_recorded_until_it_ends() {
     let root = directory();
     let (_keep, program) = compiled(DAEMON, &[]);
     let recorded = here(retake_crash::record(program), root.path()).run().unwrap();
@@ -112,7 +112,7 @@ fn a_time_limit_and_a_cancellation_end_the_wait_for_what_is_left() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn a_missing_program_or_root_is_named() {
     let root = directory();
     let error = here(retake_crash::record("no-such-program"), root.path()).run().unwrap_err();
     assert!(matches!(&error, RecordError::Start { .. }), "{error:?}");
@@ -163,7 +163,7 @@ fn a_directory_is_made_where_none_is_named() {
 }
 
 #[test]
-fn one_that_is_traced_already_cannot_be_recorded() {
+fn a_traced_program_cannot_be_recorded() {
     let recorded = inner("nested");
     assert_eq!(recorded.outcome, WorkloadOutcome::Exited(0));
 }

@@ -70,7 +70,7 @@ fn every_way_to_write_lands_where_it_landed() {
 }
 
 #[test]
-fn a_descriptor_is_known_by_what_it_is_open_on_now() {
+fn a_descriptor_is_tracked_when_its_number_is_reused() {
     // Each is written to before and after its number refers to another file.
     let log = logged(
         r#"int a = open("a", O_CREAT|O_RDWR, 0600), b = open("b", O_CREAT|O_RDWR, 0600);
@@ -161,7 +161,7 @@ fn the_kernel_copies_too() {
 }
 
 #[test]
-fn names_come_and_go() {
+fn calls_that_create_and_remove_names_are_recorded() {
     let log = logged(
         r#"must(mkdir("d", 0700)); must(mkdirat(AT_FDCWD, "e", 0755)); must(mknod("n", S_IFREG|0640, 0));
         must(link("n", "d/m")); must(symlink("nowhere", "s")); must(linkat(AT_FDCWD, "s", AT_FDCWD, "s2", 0));
@@ -220,7 +220,7 @@ fn a_file_without_a_name_gets_one() {
 }
 
 #[test]
-fn links_lead_where_they_lead() {
+fn operations_through_symbolic_links_apply_to_the_target() {
     let log = logged(
         r#"must(mkdir("d", 0700)); must(symlink("d/new", "s")); int f = open("s", O_CREAT|O_WRONLY, 0600);
         must(write(f, "x", 1)); must(chdir("d")); must(close(creat("../up", 0600)));
@@ -301,7 +301,7 @@ fn stores_into_a_mapping_come_before_the_sync() {
 }
 
 #[test]
-fn a_sync_of_a_part_of_a_mapping_is_one_of_that_part() {
+fn msync_of_a_part_of_a_mapping_syncs_only_that_part() {
     let log = logged(
         r#"int f = open("a", O_CREAT|O_RDWR, 0600); must(ftruncate(f, 20000));
         char *m = mmap(0, 8192, PROT_READ|PROT_WRITE, MAP_SHARED, f, 4096);
@@ -361,7 +361,7 @@ fn lines_are_acknowledgements_in_their_place() {
 }
 
 #[test]
-fn what_cannot_be_recorded_ends_the_recording_by_name() {
+fn unsupported_system_calls_end_the_recording_by_name() {
     let refused = [
         ("syscall(SYS_io_uring_setup, 4, 0)", "io_uring_setup"),
         ("syscall(SYS_io_setup, 4, 0)", "io_setup"),

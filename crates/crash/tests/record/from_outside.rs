@@ -36,7 +36,7 @@ fn lost(body: &str) -> Vec<Model> {
 }
 
 #[test]
-fn what_was_not_synced_outside_is_not_durable_inside() {
+fn data_not_synced_outside_the_root_is_not_durable_inside() {
     let not_synced = [
         r#"int f = creat("../out", 0600); must(write(f, "text", 4)); must(close(f))"#,
         // Only the last part.
@@ -54,7 +54,7 @@ fn what_was_not_synced_outside_is_not_durable_inside() {
 }
 
 #[test]
-fn what_was_synced_outside_is_durable_inside() {
+fn data_synced_outside_the_root_is_durable_inside() {
     let synced = [
         r#"int f = creat("../out", 0600); must(write(f, "text", 4)); must(fsync(f))"#,
         r#"int f = open("../out", O_CREAT|O_WRONLY|O_DSYNC, 0600); must(write(f, "text", 4))"#,

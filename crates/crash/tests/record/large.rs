@@ -51,7 +51,7 @@ fn bytes<'a>(all: impl IntoIterator<Item = &'a RecordedBytes>) -> u64 {
 }
 
 #[test]
-fn what_memory_has_no_room_for_is_on_disk_and_makes_no_difference() {
+fn a_recording_that_exceeds_memory_gives_the_same_states() {
     let (_keep, program) = compiled(WRITES, &[]);
     let recorded = |memory: u64| {
         let root = directory();

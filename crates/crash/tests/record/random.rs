@@ -17,7 +17,7 @@ const SEED: &str = "RANDOM_SEED";
 const CASES: u64 = 60;
 
 #[test]
-fn a_replayed_log_is_what_lies_on_the_disk() {
+fn a_replayed_log_equals_the_directory_on_disk() {
     let cases = std::env::var("RANDOM_CASES").map_or(CASES, |cases| cases.parse().unwrap());
     let first = std::env::var("RANDOM_FIRST").map_or(1, |first| first.parse().unwrap());
     let mut operations = 0;

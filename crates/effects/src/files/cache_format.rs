@@ -27,12 +27,12 @@ pub(super) struct Saved {
     pub(super) directories: Vec<Arc<Directory>>,
 }
 
-/// A segment of line records that a cache names.
+/// A segment of line records that a cache refers to.
 pub(super) struct SavedSegment {
     pub(super) id: u64,
-    /// Appended to it so far, dead ones included.
+    /// Records appended so far, including dead ones.
     pub(super) records: u64,
-    /// Its size when no record in it was dead.
+    /// Its size in bytes when it last had no dead records.
     pub(super) settled: u64,
 }
 

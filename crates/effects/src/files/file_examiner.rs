@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_at_the_last_moment_or_in_the_future_is_not_reliable() {
+    fn files_changed_just_before_the_scan_or_in_the_future_are_unreliable() {
         let scan_time = ScanTime { start: 1_000_000_000_000, exact: false };
         let reliable = |ctime| scan_time.reliable(&Stat { ctime, ..Stat::default() }, true);
         assert!(reliable(scan_time.start - TICK - 1));

@@ -35,7 +35,7 @@ pub(super) struct Segment {
     end: AtomicU64,
     /// Records appended so far, including dead ones.
     records: AtomicU64,
-    /// Its size when no record in it was dead: about as much as is in use.
+    /// Its size in bytes when it last had no dead records: about the bytes in use.
     settled: AtomicU64,
     /// A saved cache refers to it, so it must outlive this process.
     kept: AtomicBool,
@@ -150,7 +150,7 @@ impl Segment {
         self.settled.load(Ordering::Relaxed)
     }
 
-    /// No record in it is dead at this moment.
+    /// Notes that it has no dead records now.
     pub(super) fn settle(&self) {
         self.settled.store(self.size(), Ordering::Relaxed);
     }

@@ -2,7 +2,7 @@
 //! for every state to check.
 //!
 //! Starting a program costs several times what most checks do: a copy exists immediately, with
-//! everything before the check done. Each check still has a process of its own.
+//! everything before the check done. Each check still has its own process.
 //!
 //! Theory of operation. The copy returns from [`serve`] and runs the check; the server itself stays
 //! in it to the end. The copy for the next check is forked before that check is requested, and waits

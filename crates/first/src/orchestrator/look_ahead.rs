@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_takes_much_memory_does_not_lie_ready() {
+    fn a_large_state_is_not_prepared_ahead() {
         let mut large = tree(1);
         let data = vec![7; MOST_BYTES + 1].into();
         let sync = retake_crash::operation::WriteSync::None;

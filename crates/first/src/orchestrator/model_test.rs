@@ -164,7 +164,7 @@ impl<'a> ModelTest<'a> {
             return Err(broken);
         }
         let reason = |one: &Finding| {
-            // A cause found behind another one has no reason of its own yet.
+            // A cause found after another one has no reason yet.
             let state = model::rebuild(recording, model, &asked, &one.key).ok().flatten();
             let state = state.map(|state| CrashState { acks: one.acks, ..state });
             match state.map(|state| self.check_state(&state)) {

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_whole() {
+    fn a_failure_is_reported_with_all_its_details() {
         let dir = tempfile::tempdir().unwrap();
         let failure = Failure {
             target: 3,

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_what_passed() {
+    fn directories_of_passed_runs_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let first = root.path().join("first");
         let dirs = RunDirectories::create(Some(&first), "a", 1, false).unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_or_is_wanted_stays() {
+    fn directories_are_kept_on_request() {
         let root = tempfile::tempdir().unwrap();
         let dirs = RunDirectories::create(Some(root.path()), "a", 1, true).unwrap();
         dirs.create_run_dir(1).unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_is_named() {
+    fn a_root_that_cannot_be_created_is_named() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();

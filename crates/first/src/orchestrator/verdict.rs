@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_are_told_by_their_message() {
+    fn panics_are_reported_with_their_message() {
         let panicked = Message::Panicked { text: "no disk".into() };
         let said = failure(&outcome(ExitKind::Exited(101), std::slice::from_ref(&panicked)), 1);
         assert_eq!(said, "the workload panicked before its first crash point: no disk");

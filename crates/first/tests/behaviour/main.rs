@@ -112,7 +112,7 @@ fn a_test_whose_name_is_part_of_others_runs_alone() {
 }
 
 #[test]
-fn workloads_that_misbehave_are_told_apart() {
+fn misbehaving_workloads_have_distinct_messages() {
     for (scenario, says) in [
         ("panics_at_once", "the workload panicked before its first crash point: no disk"),
         ("panics_later", "the workload panicked after crash point 1 (\"a\"): no more disk"),
@@ -174,7 +174,7 @@ fn workloads_that_misbehave_are_told_apart() {
 }
 
 #[test]
-fn a_recorded_workload_is_told_of_as_one_that_is_run_again() {
+fn a_recorded_workload_gives_the_same_report_as_one_run_again() {
     for scenario in [
         "passes",
         "fails_at_b",
@@ -227,7 +227,7 @@ fn a_missing_sync_is_found_and_can_be_seen_again_without_the_workload() {
 }
 
 #[test]
-fn what_is_synced_survives_under_every_model() {
+fn synced_data_survives_under_every_model() {
     for model in ["ext4", "posix"] {
         let stage = Stage::new().set("MODEL", model);
         let played = stage.play("syncs");
@@ -270,7 +270,7 @@ fn a_failure_is_confirmed_by_a_real_kill() {
 }
 
 #[test]
-fn what_hangs_is_ended_with_all_it_started() {
+fn a_hanging_phase_is_ended_with_its_processes() {
     let stage = Stage::new();
     stage
         .play("hangs")
@@ -282,7 +282,7 @@ fn what_hangs_is_ended_with_all_it_started() {
 }
 
 #[test]
-fn what_a_child_leaves_running_does_not_reach_the_next() {
+fn processes_left_running_by_a_child_are_terminated() {
     let stage = Stage::new();
     let left = "the workload left 3 processes running, which had to be terminated";
     assert_eq!(stage.play("leaves_processes").passed().count(left), 1);
@@ -412,7 +412,7 @@ fn a_target_past_the_end_is_the_end() {
 }
 
 #[test]
-fn one_point_alone_can_be_asked_for() {
+fn a_single_crash_point_can_be_selected() {
     let stage = Stage::new().set("FIRST_CRASH_TARGET", 2);
     assert_eq!(stage.play("passes").passed().lines(), ["crash point 2: OK"]);
 }
@@ -560,7 +560,7 @@ fn equal_states_are_checked_once_unless_the_check_looks() {
 }
 
 #[test]
-fn options_do_what_they_say() {
+fn options_limit_filter_and_seed_the_run() {
     let played = Stage::new().play("limited");
     assert_eq!(
         played.passed().lines(),

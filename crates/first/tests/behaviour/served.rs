@@ -16,7 +16,7 @@ fn noted(stage: &Stage, file: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_comes_before_the_check_happens_once_for_all_of_them() {
+fn setup_before_the_check_runs_once_for_all_checks() {
     let stage = Stage::new();
     stage.play_named("served::counts").passed();
     // The orchestrator, the recorded run, the second run, and the server.
@@ -54,7 +54,7 @@ fn a_check_that_ends_its_server_is_repeated_without_one() {
 }
 
 #[test]
-fn what_a_check_is_told_is_that_of_its_own_point() {
+fn each_check_gets_the_data_of_its_own_point() {
     let stage = Stage::new();
     stage.play_named("served::tells").passed();
     let told = noted(&stage, "told");
@@ -86,7 +86,7 @@ fn states_that_are_written_ahead_are_those_of_their_points_and_checked_one_at_a_
 }
 
 #[test]
-fn a_state_that_was_written_in_vain_is_not_that_of_another_point() {
+fn a_state_prepared_in_vain_is_not_used_for_another_point() {
     let stage = Stage::new().set("SERVED_STARTS", "looks");
     let played = stage.play_named("served::many");
     played.passed();

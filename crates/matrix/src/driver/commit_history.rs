@@ -102,7 +102,7 @@ pub struct CommitLines {
 }
 
 impl CommitLines {
-    /// Those that a loop recorded.
+    /// The commits that a loop recorded.
     pub fn recorded(measured: MeasuredCommits) -> Self {
         let looked_at = measured.commits.last().map_or(0, |last| last.place + 1);
         Self { measured, looked_at }

@@ -601,7 +601,7 @@ mod tests {
         let keys = [0, 1, 1, 2].map(key);
         let pairs = [(0, 1), (0, 2), (1, 2), (3, 2), (0, 3), (0, 1)];
         assert_eq!(distinct(&pairs, &keys), [(0, 1), (3, 1), (0, 3)]);
-        // Looking through all of them for each would not end.
+        // A linear search for each cell would not finish.
         let keys: Vec<CellKey> = (0..100_000).map(key).collect();
         let pairs: Vec<(usize, usize)> = (1..keys.len()).map(|cell| (0, cell)).collect();
         assert_eq!(distinct(&pairs, &keys), pairs);

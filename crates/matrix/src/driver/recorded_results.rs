@@ -381,7 +381,7 @@ impl PhaseFailure {
     }
 }
 
-/// Oldest first.
+/// Adds the results of wanted cells to `rows`, oldest first.
 fn collect(
     store: &dyn RecordReader,
     filter: &RunFilter,

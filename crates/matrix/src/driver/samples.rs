@@ -207,7 +207,7 @@ impl<'a> Samples<'a> {
         sessions: &BTreeSet<usize>,
     ) -> Vec<(String, Vec<String>)> {
         let keys: Vec<CellKey> = cells.iter().map(|&cell| self.keys[cell]).collect();
-        // One session on one machine is one environment; so it is with nearly every comparison.
+        // Nearly every comparison is of one session on one machine, which has one environment.
         let is_here = |key: &CellKey| self.recorded.of(*key).iter().all(|row| row.node.is_none());
         if sessions.len() < 2 && keys.iter().all(is_here) {
             return Vec::new();
@@ -373,7 +373,7 @@ impl<'a> Samples<'a> {
 
     /// The cells, each with its comparison to its baseline.
     pub fn rows(&self, pairs: &[(usize, usize)], comparisons: &[Comparison]) -> Vec<CellRow> {
-        // Along the last axis in which it is not the baseline itself.
+        // A cell in several pairs keeps the last one: along the last axis where it differs from the baseline.
         let changes: HashMap<usize, usize> =
             pairs.iter().enumerate().map(|(place, &(_, b))| (b, place)).collect();
         let row = |cell: usize| {

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_format_means_is_escaped_in_it() {
+    fn special_characters_of_csv_and_markdown_are_escaped() {
         let csv = csv_line(&["a,b".into(), "say \"x\"".into(), "one\ntwo".into(), "d".into()]);
         assert_eq!(csv, "\"a,b\",\"say \"\"x\"\"\",\"one\ntwo\",d\n");
         assert_eq!(code("a | b"), "`a \\| b`");

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_begins_after_the_deadline_and_what_runs_is_waited_for() {
+    fn no_run_starts_after_the_deadline_and_running_ones_are_awaited() {
         let now = Instant::now();
         let deadline = now + Duration::from_secs(10);
         let mut plan = sampling(Some(deadline), Vec::new());

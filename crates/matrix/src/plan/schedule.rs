@@ -65,7 +65,7 @@ struct CellState {
     warmups_left: u64,
     /// Iterations neither done nor failed.
     open: usize,
-    /// Those of them that were not handed out.
+    /// Open iterations not handed out yet.
     waiting: usize,
     ok_this_time: usize,
     skipped: bool,

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_weighs_as_much_as_the_rest() {
+    fn a_cell_of_unknown_duration_gets_the_average_weight() {
         let known = [("a".to_owned(), 100.0), ("b".to_owned(), 300.0), ("c".to_owned(), f64::NAN)];
         let durations = Durations { cells_ms: known.into() };
         assert_eq!(durations.weight("a"), 100.0);

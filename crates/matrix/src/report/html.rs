@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_found_nothing_is_folded_where_there_is_much_of_it() {
+    fn many_comparisons_without_a_difference_are_folded() {
         let flat = [100.0; 20];
         let side = |values| Side { name: "cell", values, blocks: &[], failed: 0 };
         let one = compare(side(&flat), side(&flat), "wall", &Criteria::default());
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn sure_changes_come_first_and_what_is_not_sure_is_pale() {
+    fn sure_changes_come_first_and_unsure_ones_are_pale() {
         let flat: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i % 5)).collect();
         let times = |factor: f64| -> Vec<f64> { flat.iter().map(|x| x * factor).collect() };
         let side = |name, values| Side { name, values, blocks: &[], failed: 0 };

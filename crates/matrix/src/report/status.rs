@@ -137,7 +137,7 @@ struct Layout<'a> {
     places: HashMap<(usize, usize), &'a StatusCell>,
 }
 
-/// The place of a name in a list, at whose end it is added unless it is there.
+/// The index of a name in a list; a new name is appended.
 fn place_of(name: String, names: &mut Vec<String>, known: &mut HashMap<String, usize>) -> usize {
     if let Some(place) = known.get(&name) {
         return *place;
@@ -282,7 +282,7 @@ Chrome          main (0123456)  new (0123456)
     }
 
     #[test]
-    fn a_cell_can_be_one_sign() {
+    fn the_compact_status_has_one_character_per_cell() {
         let axis = |name: &str| Axis { name: name.into(), values: vec![] };
         let cells = [
             cell("120.0.6099.109", "main", &[(0, 0), (1, 0)]),
@@ -305,7 +305,7 @@ across: main (0123456), new (0123456), other (0123456)
     }
 
     #[test]
-    fn one_axis_goes_downwards_and_none_is_one_cell() {
+    fn a_single_axis_goes_downwards_and_no_axis_gives_one_cell() {
         let axis = Axis { name: "code".into(), values: vec![] };
         let got = grid(&[axis], &[cell("x", "main", &[(0, 0)]), cell("x", "new", &[])]);
         assert_eq!(got, "code\nmain (0123456)  1/2 ...\nnew (0123456)   0/2 ...\n");

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_absurd_value_does_not_hide_the_others() {
+    fn an_outlier_does_not_hide_the_other_values() {
         let mut values: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i)).collect();
         assert_eq!(drawn_range(values.iter()), (100.0, 119.0));
         values.push(1e9);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_above_zero_has_no_ratio() {
+    fn medians_need_positive_values() {
         assert!(Medians::of(&[1.0, 0.0]).is_none());
         assert!(Medians::of(&[]).is_none());
         assert!(Medians::of(&[-1.0]).is_none());

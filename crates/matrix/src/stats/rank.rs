@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn all_equal_is_no_evidence_however_many() {
+    fn equal_values_are_no_evidence_in_any_number() {
         assert_eq!(rank_test(&[1.0; 5], &[1.0; 5]), 1.0);
         assert_eq!(rank_test(&[1.0; 50], &[1.0; 50]), 1.0);
     }

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_a_zero_is_compared_by_differences() {
+    fn samples_with_a_zero_are_compared_by_differences() {
         assert_eq!(Scale::of(&[1.0], &[2.0]), Scale::Ratio);
         assert_eq!(Scale::of(&[0.0, 4.0, 5.0], &[4.0, 3.0]), Scale::Difference { size: 4.0 });
         let mostly_zero = Scale::of(&[0.0, 0.0, 0.0], &[0.0, 2.0]);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_and_a_ramp_are_drift_and_noise_is_none() {
+    fn steps_and_ramps_are_drift_but_noise_is_not() {
         let noise = |i: usize| 1.0 + 0.02 * (i as f64 * 2.4).sin();
         let flat: Vec<f64> = (0..20).map(|i| 100.0 * noise(i)).collect();
         assert_eq!(drift(&flat), None);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_summary() {
+    fn an_empty_sample_has_no_summary() {
         assert_eq!(summarise(&[]), None);
         assert_eq!(summarise(&[f64::NAN, f64::INFINITY]), None);
     }

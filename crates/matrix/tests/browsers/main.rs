@@ -123,7 +123,7 @@ fn an_existing_puppeteer_cache_is_used() {
 }
 
 #[test]
-fn an_explicit_program_must_be_one() {
+fn an_explicit_path_must_be_an_executable_file() {
     let test = Test::new();
     assert_eq!(test.ensure("/bin/sh").unwrap().program, Path::new("/bin/sh"));
     for (path, why) in [
@@ -164,7 +164,7 @@ fn an_unknown_version_names_its_neighbours() {
 }
 
 #[test]
-fn lists_what_there_is() {
+fn available_and_installed_browsers_are_listed() {
     let test = Test::new();
     test.ensure(V120).unwrap();
     let browsers = test.browsers();
@@ -195,7 +195,7 @@ fn a_broken_transfer_is_resumed() {
 }
 
 #[test]
-fn what_has_changed_in_between_is_begun_anew() {
+fn a_download_restarts_if_the_archive_changed() {
     for server_forgets_ranges in [true, false] {
         let test = Test::new();
         test.mirror.change(|state| state.cut = Some(200_000));
@@ -212,7 +212,7 @@ fn what_has_changed_in_between_is_begun_anew() {
 }
 
 #[test]
-fn another_part_than_the_one_asked_for_is_not_taken_for_it() {
+fn a_response_with_another_range_than_requested_is_not_used() {
     let test = Test::new();
     test.mirror.change(|state| state.cut = Some(200_000));
     test.ensure(V120).unwrap_err();
@@ -328,7 +328,7 @@ fn modes_are_kept_and_dangerous_bits_are_not() {
 }
 
 #[test]
-fn archives_that_lead_out_are_refused() {
+fn archives_with_paths_outside_their_directory_are_refused() {
     let test = Test::new();
     let outside = test.temp.path().join("outside");
     let link = |zip: &mut Zip, name: &str, target: &str| {
@@ -419,7 +419,7 @@ fn a_server_that_is_not_there_is_named() {
 }
 
 #[test]
-fn cleaning_removes_browsers_and_what_is_half_done_and_nothing_else() {
+fn cleaning_removes_browsers_and_partial_downloads_and_nothing_else() {
     let test = Test::new();
     test.ensure(V120).unwrap();
     let chrome = test.root().join("chrome");

@@ -33,7 +33,7 @@ pub(crate) fn of(values: &[Vec<f64>], width: usize) -> Table {
 }
 
 #[test]
-fn nothing_is_blamed_for_nothing() {
+fn no_cause_is_named_if_nothing_differs() {
     let found = for_all(|noise| {
         [(2, 5), (2, 12), (3, 20)].map(|(side, n)| {
             let trials = 100;

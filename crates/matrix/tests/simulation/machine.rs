@@ -43,7 +43,7 @@ fn the_baseline_of_another_day() {
 
 /// Equal programs measured in turn are found equal, however the machine changes.
 #[test]
-fn a_machine_that_changes_meanwhile() {
+fn equal_programs_are_found_equal_while_the_machine_changes() {
     for noise in [Noise::Drift, Noise::Step, Noise::Ramp, Noise::Autocorrelated, Noise::Bimodal] {
         for n in [5, 6, 7, 12, 30] {
             let trials = 1000;

@@ -100,7 +100,7 @@ fn one_comparison() {
 
 /// The motivation: the same checks with an interval for a single check.
 #[test]
-fn an_interval_for_one_look_lies_when_looked_at_often() {
+fn repeated_looks_at_a_fixed_interval_give_wrong_verdicts() {
     let trials = 300;
     let mut random = Random::new(32);
     let criteria = Criteria::default();

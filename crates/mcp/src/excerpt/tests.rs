@@ -15,7 +15,7 @@ fn numbered(lines: u64) -> String {
 }
 
 #[test]
-fn what_fits_is_shown_whole_and_clean() {
+fn text_within_the_limit_is_shown_whole_and_clean() {
     let shown = of(b"\x1b[1m\x1b[32mok\x1b[0m\x1b(B\r\n 10%\r 99%\rdone\nlast \xff", 100, true);
     assert_eq!(shown.text, "ok\ndone\nlast \u{fffd}");
     assert_eq!((shown.lines, shown.missing), (3, None));
@@ -23,7 +23,7 @@ fn what_fits_is_shown_whole_and_clean() {
 }
 
 #[test]
-fn head_and_tail_of_a_run_that_went_well() {
+fn a_successful_run_is_shown_by_its_head_and_tail() {
     let shown = of(numbered(1000).as_bytes(), 100, false);
     let expected = "line 1\nline 2\nline 3\nline 4\nline 5\n[lines 6-996 left out]\nline 997\nline 998\nline 999\nline 1000\n";
     assert_eq!(shown.text, expected);
@@ -45,7 +45,7 @@ fn an_error_in_the_middle_comes_with_its_surroundings() {
 }
 
 #[test]
-fn one_endless_line_is_cut_and_counted() {
+fn a_very_long_line_is_cut_and_counted() {
     let mut text = vec![b'x'; 20 << 20];
     text.extend_from_slice(b"end");
     let shown = of(&text, 4000, true);
@@ -81,7 +81,7 @@ fn the_budget_is_kept_whatever_the_lines_are() {
 }
 
 #[test]
-fn what_is_new_is_counted_from_the_beginning() {
+fn new_lines_are_numbered_from_the_beginning_of_the_output() {
     let text = numbered(2000);
     let half = numbered(1000).len();
     let first = of(&text.as_bytes()[..half + 3], 200, false);
@@ -128,7 +128,7 @@ fn an_error_is_found_wherever_it_is_in_a_huge_output() {
 }
 
 #[test]
-fn what_tools_report_comes_before_what_sounds_like_an_error() {
+fn reported_errors_are_shown_before_likely_ones() {
     let likely: String = (0..300).map(|n| format!("item {n}: access denied, skipped\n")).collect();
     let text = numbered(200) + &likely + "error: the real one\n" + &likely + &numbered(200);
     let shown = of(text.as_bytes(), 2000, true);
@@ -141,7 +141,7 @@ fn what_tools_report_comes_before_what_sounds_like_an_error() {
 }
 
 #[test]
-fn what_is_no_text_is_not_shown() {
+fn binary_output_is_not_shown() {
     let mut state = 7u32;
     let mut byte = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

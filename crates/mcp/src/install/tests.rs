@@ -14,7 +14,7 @@ const CLAUDE: &str = r#"{
 "#;
 
 #[test]
-fn what_else_is_in_a_file_stays_as_it_is() {
+fn install_leaves_the_rest_of_a_file_unchanged() {
     let after = Client::Claude.with(CLAUDE, &by("retake")).unwrap();
     let expected = r#"{
   "numStartups": 7,
@@ -62,13 +62,13 @@ fn twice_is_as_good_as_once_and_a_move_is_followed() {
 }
 
 #[test]
-fn an_entry_that_starts_the_same_keeps_what_was_added_to_it() {
+fn an_entry_with_the_same_command_keeps_added_keys() {
     let own = "{\"mcpServers\": {\"retake\": {\"command\": \"retake\", \"args\": [\"mcp\"], \"env\": {\"A\": \"b\"}}}}\n";
     assert_eq!(Client::Gemini.with(own, &by("retake")).unwrap(), own);
 }
 
 #[test]
-fn an_entry_that_starts_otherwise_keeps_what_is_not_ours() {
+fn replacing_the_command_of_an_entry_keeps_its_other_keys() {
     let own = "{\n  \"mcpServers\": {\n    \"retake\": {\n      \"command\": \"/old/retake\",\n      \"args\": [\"mcp\"],\n      \"env\": { \"A\": \"b\" } // mine\n    }\n  }\n}\n";
     let moved = Client::Gemini.with(own, &by("/new/retake")).unwrap();
     assert_eq!(moved, own.replace("/old/", "/new/"));
@@ -98,7 +98,7 @@ fn a_record_elsewhere_is_in_the_entry() {
 }
 
 #[test]
-fn of_two_entries_none_is_left() {
+fn duplicate_entries_are_all_removed() {
     let twice = "{\"mcpServers\": {\"retake\": {\"command\": \"a\"}, \"x\": {}, \"retake\": {\"command\": \"b\", \"env\": {}}}}\n";
     let gone = Client::Claude.without(twice).unwrap();
     assert!(!gone.contains("retake") && gone.contains("\"x\""), "{gone}");

@@ -22,7 +22,7 @@ fn a_line_is_what_a_terminal_leaves_of_it() {
 }
 
 #[test]
-fn what_was_written_over_is_lost_only_if_it_was_progress() {
+fn overwritten_text_is_dropped_only_if_it_is_progress() {
     assert_eq!(clean(b"error: disk on fire\rdone"), "error: disk on fire\u{240d}done");
     assert_eq!(clean(b"5%\rerror 7: disk\x1b[1G90%\rdone"), "error 7: disk\u{240d}done");
     assert_eq!(clean(b"reading the tape\rdone"), "reading the tape\u{240d}done");
@@ -93,7 +93,7 @@ fn a_match_is_found_and_shown_wherever_it_is_in_a_long_line() {
 }
 
 #[test]
-fn what_is_left_out_of_a_line_is_counted_in_characters() {
+fn the_omitted_part_of_a_line_is_counted_in_characters() {
     let text = "日".repeat(5000);
     let line = lines(text.as_bytes(), KeptPart { from: 0, most: 1000 }, None).remove(0);
     let shown = line.fitted(200);

@@ -1,5 +1,5 @@
 //! Starts a run of this server: request, caps of the policy, preparation, judgement of the
-//! policy, and then the run on a worker of its own.
+//! policy, and then the run on its own worker.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -35,7 +35,7 @@ struct PermittedRun {
     notes: Vec<String>,
 }
 
-/// Starts a run on a worker of its own.
+/// Starts a run on its own worker.
 pub(super) async fn launch(
     session: &Arc<ClientSession>,
     call: CallRequest,

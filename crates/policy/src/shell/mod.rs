@@ -66,7 +66,7 @@ pub(super) struct Simple {
     pub(super) pipes: Vec<Pipe>,
 }
 
-/// `name=value` in front of a command.
+/// `name=value` before a command.
 #[derive(Debug)]
 pub(super) struct Assignment {
     pub(super) name: String,

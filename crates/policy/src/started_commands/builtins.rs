@@ -96,7 +96,7 @@ const NAMING: [&str; 18] = [
     "unset",
 ];
 
-/// Those that only some shells have; other shells search for a program.
+/// Builtins of only some shells; other shells search for a program.
 const NOT_EVERYWHERE: [&str; 15] = [
     "[[",
     "builtin",

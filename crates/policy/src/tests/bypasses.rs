@@ -29,7 +29,7 @@ fn with_variable(
 }
 
 #[test]
-fn a_file_that_the_line_makes_could_be_any_program() {
+fn a_file_created_by_the_line_could_be_any_program() {
     let (dir, policy) = policy(&[], &["git push"], true);
     script(&dir.path().join("build.sh"));
     for made in [
@@ -167,7 +167,7 @@ fn a_variable_of_the_client_is_no_way_to_name_a_program() {
 }
 
 #[test]
-fn one_file_that_is_many_programs_is_told_apart_by_its_name() {
+fn a_multi_call_binary_is_judged_by_the_name_of_its_link() {
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -185,7 +185,7 @@ fn one_file_that_is_many_programs_is_told_apart_by_its_name() {
 }
 
 #[test]
-fn what_a_variable_names_is_judged_as_a_command() {
+fn programs_named_by_variables_are_judged_as_commands() {
     let (dir, policy) = policy(&["git diff", "git log", "cat", "cargo", "make", "gcc"], &[], true);
     script(&dir.path().join("evil.sh"));
     for name in [
@@ -424,7 +424,7 @@ fn an_allow_list_holds_for_what_runners_run() {
 }
 
 #[test]
-fn a_program_that_is_known_later_may_run_where_no_rule_could_be_about_it() {
+fn a_program_named_by_a_variable_may_run_if_no_rule_can_match_its_arguments() {
     let (dir, policy) = policy(&[], &["rm -rf", "npm publish"], true);
     for fine in ["\"$CC\" -o app app.c", "\"$PYTHON\" -m pytest -q", "\"$x\" --version"] {
         assert_eq!(line(&policy, dir.path(), fine), Ok(()), "{fine}");

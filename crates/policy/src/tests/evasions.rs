@@ -123,7 +123,7 @@ fn words_of_a_shell_that_are_read_in_another_way_are_refused() {
 }
 
 #[test]
-fn a_function_counts_where_it_is_surely_defined() {
+fn a_function_replaces_a_command_only_where_it_is_certainly_defined() {
     let (dir, policy) = policy(&["ls"], &[], true);
     for refused in [
         "(cat() { :; }); cat x",
@@ -154,7 +154,7 @@ fn a_function_counts_where_it_is_surely_defined() {
 }
 
 #[test]
-fn git_is_read_as_git_reads_it() {
+fn git_command_lines_are_parsed_as_git_parses_them() {
     all_refused(
         &["git push", "rm"],
         &[
@@ -316,7 +316,7 @@ fn code_that_another_command_prints_is_seen() {
 }
 
 #[test]
-fn what_is_empty_or_assigned_on_the_way_hides_nothing() {
+fn empty_or_reassigned_variables_do_not_hide_a_denied_command() {
     all_refused(
         &["rm"],
         &[

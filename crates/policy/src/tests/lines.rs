@@ -123,7 +123,7 @@ fn a_denied_command_is_found_wherever_a_line_has_it() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_where_rules_exist() {
+fn unpredictable_commands_are_refused_if_rules_exist() {
     let unpredictable = [
         "x=$(echo rm); $x victim",
         "x=r; y=${x}m; $y victim",
@@ -237,7 +237,7 @@ fn what_is_not_known_is_refused_where_rules_exist() {
 }
 
 #[test]
-fn a_rule_on_arguments_counts_what_they_could_become() {
+fn a_rule_on_arguments_considers_their_possible_values() {
     let (dir, policy) = policy(&[], &["git push", "make * @ sub"], true);
     let may_be = PolicyRefusal::MayBeDenied {
         rule: "git push".to_owned(),
@@ -387,7 +387,7 @@ fn lines_that_leave_the_project_or_load_code_are_refused_with_a_shell_too() {
 }
 
 #[test]
-fn a_quote_that_is_not_closed_is_called_that() {
+fn an_unclosed_quote_is_named_as_the_reason() {
     let (dir, policy) = policy(&[], &[], false);
     let why = typed(&policy, dir.path(), "echo 'a b").unwrap_err();
     assert_eq!(why, [PolicyRefusal::OpenQuote('\'')]);

@@ -77,7 +77,7 @@ fn a_shell_is_a_shell_however_it_is_called() {
 }
 
 #[test]
-fn what_could_be_a_shell_is_refused_while_shells_are() {
+fn possible_shells_are_refused_if_shells_are_denied() {
     let (dir, mut policy) = linked();
     let unpredictable = [
         &["env", "-S", "sh -c 'echo a; echo SHELL'"][..],

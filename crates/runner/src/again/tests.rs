@@ -99,7 +99,7 @@ fn every_field_of_the_recorded_request_is_asked_for_again() {
 }
 
 #[test]
-fn what_is_not_known_any_more_is_refused_all_at_once() {
+fn all_missing_parts_of_a_request_are_reported_together() {
     let redacted = RedactedParts {
         arguments: vec![2],
         variables: vec!["PLAIN".to_owned()],
@@ -135,7 +135,7 @@ fn context(directory: &Path) -> Arc<RunContext> {
 
 /// The intent of the repeated run has the secret's name and no byte of its value.
 #[test]
-fn a_secret_by_name_stays_one() {
+fn a_repeated_run_keeps_a_secret_declared_by_name() {
     let secret = "correct-horse-battery";
     let project = tempfile::tempdir().unwrap();
     let context = context(project.path());

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_line_is_left_to_people() {
+    fn a_value_of_several_lines_is_not_edited() {
         assert!(set("agent: {kind: codex}\n", "agent.kind", Some(&json!("x"))).is_err());
         assert!(set("agent:\n  args:\n    - a\n", "agent.args", Some(&json!([]))).is_err());
         assert_eq!(

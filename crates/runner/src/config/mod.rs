@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_tools_keep_in_the_file_is_left_alone() {
+    fn keys_of_other_tools_are_not_errors() {
         let (config, errors) = read(
             "deploy:\n  timeout: 5\n  audit: {a: 1}\ntest:\n  paths: [a]\nversion: 2\nexecution:\n  use_shell: true\n",
         );
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_init_writes_is_valid_and_changes_nothing() {
+    fn the_file_of_init_is_valid_and_equals_the_defaults() {
         let text = retake_types::config::commented_defaults();
         let (_, errors) = read(&text);
         assert!(errors.is_empty(), "{errors:?}");

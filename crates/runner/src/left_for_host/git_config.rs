@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_repository_has_anyway_is_none() {
+    fn the_usual_git_configuration_names_no_program() {
         let usual = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = false\n\
                      [remote \"origin\"]\n\turl = https://example.com/x.git\n\
                      [branch \"main\"]\n\tremote = origin\n[pager]\n\tlog = false\n";
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_named() {
+    fn only_new_programs_of_git_configuration_are_reported() {
         let before = b"[core]\n pager = less\n[diff]\n external = a\n";
         let now = b"[core]\n pager = less\n[diff]\n external = b\n";
         assert_eq!(new_programs(before, now), ["diff.external"]);

@@ -49,7 +49,7 @@ fn script(path: &Path) {
 }
 
 #[test]
-fn ordinary_work_leaves_nothing_to_tell() {
+fn ordinary_work_leaves_nothing_to_report() {
     let (_dir, root) = project();
     let host = before(&root, true);
     fs::write(root.join("main.c"), "int main;").unwrap();
@@ -165,7 +165,7 @@ fn a_repository_in_the_place_of_the_project_s_own_is_found() {
 }
 
 #[test]
-fn what_the_sandbox_cannot_cover_is_moved_aside_without_being_asked() {
+fn planted_git_files_that_the_sandbox_cannot_cover_are_moved_aside() {
     let (dir, root) = project();
     git(&root, &["worktree", "add", "-q", "../linked"]);
     let host = before(&root, false);

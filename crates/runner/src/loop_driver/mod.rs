@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_settled_before_a_worker_waits_and_whatever_ends_it() {
+    fn held_results_are_settled_before_a_worker_waits_or_ends() {
         for (steps, workers) in [(12, 1), (12, 3), (17, 1), (17, 2)] {
             let mut holders: Vec<Holder> = (0..workers).map(|_| Holder::default()).collect();
             let driven = drive_steps(countdown(steps), &mut holders, &(), &Holding);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn one_worker_runs_in_the_thread_that_calls() {
+    fn a_single_worker_runs_in_the_calling_thread() {
         let here = std::thread::current().id();
         let driven = drive_here(
             countdown(4),

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_on_the_way_is_noticed_and_one_that_is_not_followed_is_none() {
+    fn symbolic_links_on_a_path_are_detected_unless_they_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         std::fs::create_dir(top.join("directory")).unwrap();

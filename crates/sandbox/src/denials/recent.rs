@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_moves_something_makes_all_be_forgotten_and_nothing_noted_until_it_is_over() {
+    fn a_rename_clears_the_cache_and_blocks_new_entries_until_it_ends() {
         let path = || CallPath { path: "/p/file".into(), wants: Wants::File, follow: true };
         let mut recent = Recent::default();
         let start = Instant::now();

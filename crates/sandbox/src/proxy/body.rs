@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_after_the_body() {
+    fn bytes_after_the_body_are_not_forwarded() {
         for part in [1, 2, 7, 100] {
             let next = b"GET http://evil/ HTTP/1.1\r\n\r\n";
             for (body, text) in [

@@ -57,7 +57,7 @@ impl<'a> Connection<'a> {
         Link { stream: &self.client, stop: &self.session.stop }
     }
 
-    /// Connects to a port of this machine without a protocol of its own.
+    /// Connects to a port of this machine without its own protocol.
     fn forward_port(&self, port: u16) {
         let Some(authority) = Authority::new("127.0.0.1", port) else { return };
         if let Ok(dialed) = self.dial(&authority, Purpose::Tunnel) {

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
+    fn ambiguous_or_malformed_heads_are_refused() {
         use BadHead::{Malformed, NotForProxy, Scheme};
         for (text, expected) in [
             ("GET / HTTP/1.1\r\n\r\n", NotForProxy),
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_framing_cannot_be_named_away() {
+    fn the_connection_header_cannot_remove_the_content_length() {
         let text = forwarded(
             "POST http://a.b/ HTTP/1.1\r\nConnection: close, Content-Length\r\nContent-Length: 3\r\n\r\n",
         );

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_that_it_is_the_last() {
+    fn the_proxy_marks_the_last_answer_of_a_connection() {
         let (text, down) = answered(
             &[
                 "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nConn",

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_found_once_all_is_there() {
+    fn the_server_name_is_found_once_the_message_is_complete() {
         let bytes = message(Some("example.com"), &[0, 43, 0, 1, 5]);
         for length in 0..bytes.len() {
             assert_eq!(hello(&bytes[..length]), Hello::More, "{length}");

@@ -233,7 +233,7 @@ fn another_name_inside_an_encrypted_connection_ends_it() {
 }
 
 #[test]
-fn who_sends_slowly_or_too_much_is_cut_off() {
+fn slow_and_oversized_requests_are_cut_off() {
     let bounds = Bounds { request: Duration::from_millis(200), ..Bounds::default() };
     let lab = Lab::with(rules(&["all"]), Parents::default(), bounds);
     let mut slow: Vec<TcpStream> = (0..5).map(|_| lab.connect()).collect();

@@ -354,7 +354,7 @@ impl Batch {
         self.look_at.saturating_duration_since(Instant::now()).max(SHORTEST_PAUSE)
     }
 
-    /// Cancels the batch. That is recorded before the scheduler is told.
+    /// Cancels the batch. Records that before it calls the scheduler.
     pub(crate) fn cancel(&mut self) -> Result<(), Error> {
         if !self.cancelled {
             self.batch_dir.mark_cancelled(signals::received())?;

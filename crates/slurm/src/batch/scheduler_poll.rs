@@ -35,8 +35,8 @@ fn allowed_silence(cell: &Cell, withdrawn: bool, visible_after: Duration) -> Dur
 
 impl Batch {
     pub(super) fn note_scheduler_error(&mut self, error: &ProgramError) {
-        // After a signal, what follows an unanswered program is not even started. That runs are left
-        // is reported once, and nothing is tried again.
+        // After a signal, no further program is started once one did not answer. The runs left behind
+        // are reported once, and nothing is retried.
         if matches!(error, ProgramError::NoAnswer { after, .. } if after.is_zero()) {
             return;
         }
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_taken_from_the_queue_is_not_waited_for() {
+    fn a_cancelled_pending_task_is_not_waited_for() {
         let mut cell = Cell::new(retake_types::RunId::new());
         assert_eq!(allowed_silence(&cell, true, GRACE), SILENCE);
         cell.seen_queued = true;

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_whole_step_is_hashed_in_the_end() {
+    fn a_partial_last_step_is_hashed() {
         for length in [0, 1, STEP - 1, STEP, STEP + 1, 3 * STEP, 3 * STEP + 7] {
             let bytes = bytes(length);
             for piece in [1, 1023, STEP - 1, STEP, STEP + 1, 5 * STEP] {

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_at_the_path_is_left_out() {
+    fn only_the_value_at_the_path_is_removed() {
         let all =
             json!({"a": {"b": [1, {"b": 2}], "c": [{"b": "}"}]}, "b": -3, "d": {"a": {"b": 1.5}}});
         let kept = json!({"a": {"c": [{"b": "}"}]}, "b": -3, "d": {"a": {"b": 1.5}}});
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_json_is_an_error() {
+    fn json_of_another_form_is_an_error() {
         for bad in [r#"{"a": {"b": [1}}"#, r#"{"a": 1}"#, r#"{"a": {}} {}"#, "", "[]"] {
             assert!(json_without(&["a", "b"], bad.as_bytes()).is_err(), "{bad}");
         }

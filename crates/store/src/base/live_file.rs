@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_waits_for_the_next_run_is_that_of_no_run() {
+    fn an_idle_live_file_belongs_to_no_run() {
         let (_temp, dir) = store();
         let (first, second) = (RunId::new(), RunId::new());
         let idle = LiveFile::take(&dir, first).unwrap().idle().unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_kept_is_locked_for_each_turn_and_given_up_when_it_is_replaced() {
+    fn a_kept_lock_file_is_locked_per_turn_and_reopened_if_replaced() {
         let temp = tempfile::tempdir().unwrap();
         let dir = StoreDir::new(temp.path());
         let is_free = || WriteTurn::take_within(&dir, Duration::ZERO).is_ok();

@@ -1,4 +1,4 @@
-//! Examination: is the record intact, is every file in its place, is there space?
+//! Examines the record: whether it is intact, every file is in its place, and there is free space.
 //!
 //! Only reports; `repair` changes things.
 

@@ -1,4 +1,4 @@
-//! Iterations of matrices, as far as their measurements are judged by them.
+//! Reads only the measurements of matrix runs, and what decides whether they count.
 
 use retake_types::{MeasuredIntent, MeasuredOutcome, MeasuredRun, Run};
 
@@ -9,9 +9,9 @@ use crate::{Result, Store};
 type MeasuredEntry = Entry<MeasuredIntent, MeasuredOutcome>;
 
 impl Store {
-    /// The runs that a filter lets through, oldest first, with what is measured of each. They come one
-    /// by one and are not held; one that is not readable is an error. A filter by the state `running`
-    /// is not for this.
+    /// Passes the measurements of the runs that match a filter to `take`, oldest first and one at a
+    /// time, so that they are never all in memory. An unreadable run is an error. The filter must not
+    /// be by the state `running`.
     pub fn each_measured(
         &self,
         filter: &RunFilter,
@@ -26,7 +26,7 @@ impl Store {
         while let Some(row) = rows.next().map_err(failed)? {
             let run = match measured(row).map_err(failed)? {
                 Some(run) => run,
-                // In a form that only a whole run is read from, or damaged: that says what is wrong.
+                // In an older form, or damaged: reading the whole run succeeds or reports the damage.
                 None => self.whole(FoundRun::read(row).map_err(failed)?)?,
             };
             take(run);
@@ -40,7 +40,7 @@ impl Store {
     }
 }
 
-/// Without copying a body; `None` where it has another form.
+/// Parses a row without copying its bodies; `None` if one has another form.
 fn measured(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<MeasuredRun>> {
     let intent = match entry(row.get_ref(2)?) {
         Some(MeasuredEntry::Intent(intent)) => intent,

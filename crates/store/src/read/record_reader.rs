@@ -84,7 +84,7 @@ pub trait RecordReader {
         effort: SearchEffort,
     ) -> Result<SearchResults>;
 
-    /// Those that a filter lets through, oldest first, with what is measured of each.
+    /// Passes the measurements of the runs that match a filter to `take`, oldest first.
     fn each_measured(&self, filter: &RunFilter, take: &mut dyn FnMut(MeasuredRun)) -> Result<()> {
         let (order, mut cursor) = (StartOrder::OldestFirst, None);
         loop {

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_place_is_the_same_from_either_end() {
+    fn paging_by_duration_works_in_both_orders() {
         let places: Vec<_> = (1..=5).map(|seq| DurationPlace::of(seq, 10).unwrap()).collect();
         let seqs = |order, after: usize| -> Vec<i64> {
             RunsByDuration::after(&places, order, Some(places[after]))

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_rate() {
+    fn empty_statistics_have_no_rate() {
         assert_eq!(Tally::default().stats(String::new()).p50_ms, None);
         assert_eq!(Stats::default().failure_rate(), None);
     }

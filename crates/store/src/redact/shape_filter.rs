@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn an_anchor_says_where_its_shape_begins() {
+    fn an_anchor_determines_where_its_shape_begins() {
         // Of two shapes with the same anchor, at most one can match at a place, or both begin
         // there.
         let start = |shape: &Shape| match shape.found_by {
@@ -522,7 +522,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn vectors_find_what_the_tables_say(
+        fn the_vector_search_finds_the_same_as_the_tables(
             noise in proptest::collection::vec(
                 ("[a-zA-Z0-9_:/.@= \u{e9}-]{0,60}", any::<prop::sample::Index>(), any::<bool>()),
                 0..12,

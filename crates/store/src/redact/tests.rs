@@ -60,7 +60,7 @@ fn overlapping_secrets_go_whole() {
 }
 
 #[test]
-fn what_may_begin_inside_of_a_longer_beginning_does_not_let_it_go() {
+fn a_candidate_inside_a_longer_match_does_not_drop_the_longer_one() {
     let redactor = redactor(&[("A", "access_tokyo")]);
     assert_redacts(
         &redactor,
@@ -247,7 +247,7 @@ fn honest_output_is_left_alone() {
 }
 
 #[test]
-fn a_private_key_goes_and_what_follows_stays() {
+fn a_private_key_is_redacted_and_the_text_after_it_is_kept() {
     let redactor = redactor(&[]);
     let text = "a\n-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n  q1w2e3/+==\n-----END RSA PRIVATE KEY-----\nb: c\n";
     assert_redacts(
@@ -279,7 +279,7 @@ fn private_keys_of_other_programs_go_too() {
 }
 
 #[test]
-fn a_password_in_a_url_goes() {
+fn a_password_in_a_url_is_redacted() {
     let redactor = redactor(&[]);
     assert_redacts(
         &redactor,
@@ -289,7 +289,7 @@ fn a_password_in_a_url_goes() {
 }
 
 #[test]
-fn credentials_are_found_by_what_stands_around_them() {
+fn credentials_are_found_by_their_context() {
     let redactor = redactor(&[]);
     for (text, expected) in [
         (
@@ -360,7 +360,7 @@ fn credentials_are_found_by_what_stands_around_them() {
 }
 
 #[test]
-fn what_looks_random_in_a_build_log_is_left_alone() {
+fn random_looking_text_of_build_logs_is_not_redacted() {
     let redactor = redactor(&[]);
     for text in [
         "commit 3f786850e387550fdab836ed7e6dc881de23001b, sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_counted() {
+    fn output_that_cannot_be_written_is_counted() {
         let mut result = ResultFile::new(Path::new("/nonexistent/p"));
         result.append(Stream::Stderr, RedactedBytes::for_test(&[b'x'; 70 * 1024]));
         result.append(Stream::Stderr, RedactedBytes::for_test(b"more"));

@@ -71,9 +71,9 @@ impl Store {
     }
 }
 
-/// Marks runs as remote: all marks are names of one file where the file system lets them. To make a
-/// file, ext4 searches past all files that were removed within some minutes, and each mark is removed
-/// soon: with thousands of runs that was most of what their submitter did.
+/// Creates the markers of remote runs, as hard links to one file if the file system supports them.
+/// When ext4 creates a file, it skips every inode freed in the last minutes, and each marker is removed
+/// soon: with thousands of runs, creating a file for each took most of the submitter's time.
 fn mark_remote(dir: &StoreDir, intents: &[Redacted<Intent>]) -> Result<()> {
     let mut made: Option<PathBuf> = None;
     for intent in intents {
@@ -83,7 +83,7 @@ fn mark_remote(dir: &StoreDir, intents: &[Redacted<Intent>]) -> Result<()> {
             Ok(()) => true,
         });
         if !linked {
-            // The first, or one file has no room for more names.
+            // The first marker, or the file has reached its maximum number of links.
             drop(dir.create_private(&mark)?);
             made = Some(mark);
         }

@@ -107,7 +107,7 @@ mod tests {
 
     /// Early writes are whole pieces before the last page, whatever the sizes of writes.
     #[test]
-    fn the_disk_gets_whole_pieces_while_more_comes() {
+    fn early_writes_of_a_spool_are_whole_pieces() {
         let mut spool = Spool { file: Some(tempfile::tempfile().unwrap()), ..Spool::default() };
         let line = b"a line of a log\n".repeat(70_001);
         let mut all = blake3::Hasher::new();

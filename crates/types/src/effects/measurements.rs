@@ -54,7 +54,7 @@ pub struct Measurements {
     pub missing: Vec<String>,
 }
 
-/// Reads names and units, those of retake itself without a copy of each.
+/// Reads names and units of metrics; those of retake itself are borrowed and not allocated.
 pub(crate) mod metric_text {
     use std::fmt;
 
@@ -62,7 +62,7 @@ pub(crate) mod metric_text {
 
     use super::{Metric, MetricText, Metrics};
 
-    /// What every iteration is measured by, and its units. A word that is not here is copied.
+    /// The metrics measured for every iteration, and their units, sorted. Other words are copied.
     const OWN: [&str; 13] = [
         "KB",
         "cache-misses",
@@ -136,7 +136,7 @@ pub(crate) mod metric_text {
         use crate::Measurements;
 
         #[test]
-        fn words_of_retake_are_not_copied_and_others_are_read_as_they_are() {
+        fn own_metric_names_are_borrowed_and_others_are_read_unchanged() {
             assert!(OWN.is_sorted());
             let text = r#"{"metrics":{"wall":{"value":1.5,"unit":"ms"},
                            "frames\u0021":{"value":2.0,"unit":"f/s","better":"higher"}}}"#;

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_version_wrote_is_read_and_written_back_unchanged() {
+    fn effects_of_another_version_are_written_back_unchanged() {
         for value in [
             json!({}),
             json!({"filesModified": ["a"], "later": {"x": 1}}),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn effects_round_trip() {
         let observed = Effects::from(Observations {
             files_tracked: true,
             files_created: vec!["a".into()],

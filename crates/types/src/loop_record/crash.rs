@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_stands_after_what_was_said_before_it_and_not_after_the_rest() {
+    fn a_crash_is_placed_after_the_acknowledgements_before_it() {
         let ack = (None, true);
         let rows =
             [(Some(1), false), ack, (None, false), (Some(2), false), ack, ack, (Some(3), false)];
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_told_by_its_answers() {
+    fn the_text_of_a_proof_follows_its_answers() {
         let state = |role, operation, answer| CrashProofState {
             key: "5-3.0".to_owned(),
             role,
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_read_with_what_it_has() {
+    fn missing_fields_of_a_finding_have_defaults() {
         let finding: CrashFinding =
             serde_json::from_value(json!({"id": "F1", "states": 2})).unwrap();
         assert_eq!((finding.id.as_str(), finding.states, finding.recovery), ("F1", 2, false));

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_escapes_that_are_meant_get_a_stand_in() {
+    fn only_real_escape_characters_get_a_placeholder() {
         let replaced = |text: &str| String::from_utf8(with_stand_ins(text.as_bytes())).unwrap();
         assert_eq!(
             replaced("{\"a\":\"\\u001b[31m\\u001B[0m\"}\n"),

@@ -25,7 +25,7 @@ pub(crate) struct IterationView {
     pub(crate) tests_before: Option<(u64, u64)>,
     pub(crate) previous: Option<(u32, RunId)>,
     pub(crate) next: Option<(u32, RunId)>,
-    /// Those that the loop made, in order.
+    /// The checkpoints that the loop made, in order.
     checkpoints: Vec<Checkpoint>,
 }
 

@@ -244,7 +244,7 @@ pub(crate) struct LoopQuery {
     pub(crate) metric: Option<String>,
     /// The timeline begins after this entry.
     pub(crate) after: u64,
-    /// Of an agent.
+    /// Of an agent's loop.
     pub(crate) iterations: agent::IterationWindow,
 }
 

@@ -142,7 +142,7 @@ fn amount(number: u64) -> String {
     }
 }
 
-/// `whole`: nothing was before these.
+/// `whole`: the first of these is the loop's first iteration.
 fn charts(html: &mut Html, steps: &[IterationSummary], whole: bool) {
     html.markup("<section class=\"charts\"><div class=\"pair\">");
     let titles: Vec<String> =

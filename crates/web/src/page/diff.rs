@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_the_place_of_something_stands_beside_it() {
+    fn replaced_lines_are_shown_side_by_side() {
         let diff = "@@ -7,4 +7,3 @@\n same\n-a\n-b\n+c\n end\n\\ No newline at end of file\n";
         let changed = |a, b| DiffRow::Lines([a, b], Change::Changed);
         let same = |a, b, text| DiffRow::Lines([Some((a, text)), Some((b, text))], Change::Same);

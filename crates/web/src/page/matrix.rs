@@ -402,7 +402,7 @@ fn distributions(html: &mut Html, matrix: &MatrixDetail) {
         cell(html, "median", "n");
         html.text(text_of(median)).markup("</td>");
         cell(html, "MAD", "n");
-        // Much smaller than the values, so in a unit of its own.
+        // Much smaller than the values, so it has its own unit.
         html.text(stats::value_text(mad, unit)).markup("</td>");
         cell(html, "runs", "n");
         html.text(one.values.len()).markup("</td></tr>");
@@ -502,7 +502,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heat_goes_from_half_to_double() {
+    fn heat_ranges_from_half_to_double() {
         assert_eq!(
             [heat(0.4), heat(0.5), heat(1.0), heat(2.0), heat(9.0)],
             ["c0", "c0", "c4", "c8", "c8"]

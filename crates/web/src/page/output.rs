@@ -56,7 +56,7 @@ struct Pane {
     window: OutputWindow,
     /// The lines that the address names.
     chosen: Option<RangeInclusive<u64>>,
-    /// Why there are none.
+    /// Why no lines are shown.
     note: Option<String>,
 }
 

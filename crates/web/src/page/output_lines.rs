@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_has_no_number() {
+    fn a_line_that_begins_before_the_window_has_no_number() {
         let pieces = [(Stream::Stdout, "rest\nnext\n")];
         let html = written(&window(&pieces, Some(7), true), None);
         assert!(html.starts_with("<ol class=\"lines\" start=\"8\"><li class=\"cont\">"), "{html}");

@@ -117,7 +117,7 @@ impl ShownOutput {
     }
 }
 
-/// Facts about a run from outside of its own record.
+/// Facts about a run from outside its record.
 struct RunContextView {
     reasons: Arc<FailureReasons>,
     numbers: Vec<Option<u64>>,

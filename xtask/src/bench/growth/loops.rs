@@ -1,4 +1,4 @@
-//! Loops of more and more iterations, matrices of more and more cells.
+//! Loops with more and more iterations, matrices with more and more cells.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use crate::page::Page;
 pub(super) fn agents(page: &mut Page, largest: u64) -> Result<(), String> {
     page.section(
         "Iterations of an agent's loop",
-        "An agent that only prints its result, in a project without files. Wall and CPU time are of the whole loop, \
-         the agent's own included, for each iteration; the largest resident set is of any process of it. What is \
-         shown of the workspace afterwards is in milliseconds. Bytes on disk are of the record with its log and with \
-         what is kept of tracked files to count changed lines: for those at most 1 MiB more than twice what is in use. \
-         A record grows by whole pieces, which few iterations do not fill.",
+        "An agent that only prints its result, in a project without files. Wall and CPU time are those of the whole \
+         loop, including the agent, per iteration; the largest resident set is that of its largest process. Commands \
+         that show the workspace afterwards are in milliseconds. Bytes on disk are those of the record, its log and \
+         the cache for counting changed lines, which takes at most 1 MiB more than twice what is in use. A record \
+         grows in large steps, so a few iterations do not fill the first one.",
     );
     let steps = steps(largest, 100);
     let mut growth = Growth::new(&steps);

@@ -18,8 +18,8 @@ use crate::page::Page;
 /// Runs of the largest record; [`LARGEST_VARIABLE`] overrides it. Ten million take an hour more, 20 GB,
 /// and another 20 GB in PostgreSQL.
 const LARGEST: u64 = 1_000_000;
-/// Loops, matrices and trees become smaller with a smaller record, and not larger with a larger one: loops have
-/// a hundredth of its runs as iterations, matrices a tenth as cells, trees as many files.
+/// The number of runs in the largest record. Up to [`LARGEST`] it also scales the other amounts: a hundredth of
+/// it are iterations, a tenth cells, and as many files.
 const LARGEST_VARIABLE: &str = "RETAKE_BENCH_RUNS";
 
 pub(crate) fn run() -> Result<(), String> {

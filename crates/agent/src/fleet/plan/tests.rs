@@ -67,7 +67,7 @@ fn no_more_agents_run_at_once_than_asked_and_one_result_is_merged_at_a_time() {
 }
 
 #[test]
-fn only_what_is_complete_is_merged_and_nothing_else_is_called_merged() {
+fn only_completed_work_is_merged_and_reported_as_merged() {
     use AgentStopReason as Stop;
     for (report, expected) in [
         (ended(Stop::Completed, false), FleetOutcome::NoChange),
@@ -181,7 +181,7 @@ fn of_several_tries_the_first_that_passes_is_chosen_and_the_others_are_kept() {
 }
 
 #[test]
-fn a_signal_ends_it_where_it_is_and_a_restart_goes_on_there() {
+fn a_fleet_ended_by_a_signal_resumes_in_the_same_phases() {
     let mut plan = plan(2, 3);
     steps(&mut plan);
     plan.ran(0, &done(), Duration::ZERO);
@@ -204,7 +204,7 @@ fn restored(phase: AgentPhase) -> RestoredAgent {
 }
 
 #[test]
-fn what_was_left_in_a_tree_is_collected_where_its_agent_does_not_continue() {
+fn work_left_in_a_tree_is_collected_if_its_agent_does_not_continue() {
     let halt = Some(HaltRule { failures: 1, now: false });
     let mut plan = FleetPlan::new(FleetRules { halt, ..rules(2) }, false, 4, Spent::default());
     let failed = AgentPhase::Settled { outcome: FleetOutcome::AgentFailed, tree: TreePhase::Done };
@@ -224,7 +224,7 @@ fn what_was_left_in_a_tree_is_collected_where_its_agent_does_not_continue() {
 }
 
 #[test]
-fn a_try_that_was_taken_before_a_restart_stays_the_only_one() {
+fn a_try_chosen_before_a_restart_stays_the_only_one() {
     for outcome in [FleetOutcome::Merged, FleetOutcome::Kept] {
         let mut plan = FleetPlan::new(rules(4), true, 4, Spent::default());
         let taken = AgentPhase::Settled { outcome, tree: TreePhase::Done };

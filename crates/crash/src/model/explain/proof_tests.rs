@@ -145,7 +145,7 @@ fn is_proven(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn losing_exactly_what_is_named_fails_and_less_passes(
+    fn a_named_loss_fails_and_any_smaller_loss_passes(
         acts in prop::collection::vec(act(), 4..24),
         salt: u64,
         model in prop::sample::select(vec![Model::Kill, Model::Ext4, Model::Ext4DioreadLock, Model::Ext4DataJournal, Model::Posix]),
@@ -252,7 +252,7 @@ fn a_long_stretch_that_fails_with_nothing_lost_is_one_finding() {
 }
 
 #[test]
-fn a_promise_made_too_early_is_said_with_what_would_have_kept_it() {
+fn an_early_acknowledgement_is_reported_with_the_missing_step() {
     let script = TestScript::with(&[("m", "old"), ("n", "")]).write("n", 0, "1").ack("new");
     let script = script.write("m", 0, "new");
     let fails = |state: &CrashState| state.acks == 1 && !shows(state, "m=new");

@@ -176,7 +176,7 @@ fn either_of_two_stores_of_one_look_without_the_other() {
 }
 
 #[test]
-fn the_smallest_state_is_one_that_can_be_built_again() {
+fn the_smallest_failing_state_can_be_rebuilt() {
     let script =
         TestScript::default().create("b").write("b", 0, "no").create("t").write("t", 0, "x");
     let script = script.rename("t", "a").create("c").write("c", 0, "y").fsync(".");
@@ -280,7 +280,7 @@ fn a_promise_does_not_hide_an_index_that_came_too_early() {
 }
 
 #[test]
-fn what_is_lost_only_together_with_a_known_cause_is_found_in_what_is_left() {
+fn a_loss_that_occurs_only_with_a_known_cause_is_found_separately() {
     let log = ".".repeat(14);
     let mut script = TestScript::with(&[("old", "."), ("log", log.as_str()), ("index", ".")]);
     script = script.write("old", 0, "x");
@@ -513,7 +513,7 @@ fn random_and_hashed_names_are_one_cause() {
 }
 
 #[test]
-fn operations_are_called_what_they_are() {
+fn operations_have_descriptive_nouns() {
     let mode = Action::Mode { node: Node(1), mode: 0o600 };
     let script = TestScript::with(&[("a", "x")]).act(mode).truncate("a", 9).truncate("a", 1);
     let script = script.allocate("a", 50);

@@ -79,7 +79,7 @@ fn kill_states_are_the_prefixes() {
 }
 
 #[test]
-fn while_a_write_waits_it_may_be_lost() {
+fn a_synchronous_write_may_be_lost_until_it_returns() {
     let script = TestScript::with(&[("a", "old")]).write_dsync("a", 0, "new").ack("one");
     let states = states(&script, Model::Ext4);
     let told: Vec<_> = states
@@ -197,7 +197,7 @@ fn the_coverage_line_counts() {
 }
 
 #[test]
-fn a_coverage_says_one_of_one_and_only_what_was_looked_at() {
+fn the_coverage_text_uses_singulars_and_lists_only_what_was_examined() {
     let told = |script: &TestScript, model| {
         let recording = script.recording();
         CrashStates::new(&recording, model, ExploreOptions::default())

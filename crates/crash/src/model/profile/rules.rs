@@ -47,7 +47,7 @@ mod posix {
     const POSIX: Model = Model::Posix;
 
     #[test]
-    fn what_is_not_synced_may_be_lost_in_any_part() {
+    fn any_subset_of_unsynced_writes_may_be_lost() {
         let script = TestScript::with(&[("a", "old"), ("b", "old")])
             .write("a", 0, "new")
             .write("b", 0, "new");
@@ -103,7 +103,7 @@ mod posix {
     }
 
     #[test]
-    fn what_moved_to_another_directory_has_both_names_until_both_are_synced() {
+    fn a_file_moved_between_directories_may_have_both_names_until_both_are_synced() {
         let script = TestScript::with(&[]).with_directory("d").with_directory("e");
         let script = script.create("d/f").fsync("d").rename("d/f", "e/f");
         exactly(POSIX, &script.clone().fsync("d"), &["d/ d/f= e/", "d/ e/ e/f="]);
@@ -418,7 +418,7 @@ mod ext4 {
     }
 
     #[test]
-    fn a_cut_that_is_a_growth_on_disk_shows_what_the_cut_before_it_left() {
+    fn a_truncation_that_grows_the_file_on_disk_shows_the_bytes_before_it() {
         let text = page('.') + "....";
         let script = TestScript::with(&[("a", "")])
             .write("a", 0, &text)
@@ -557,7 +557,7 @@ mod ext4 {
     }
 
     #[test]
-    fn a_hole_keeps_what_is_beside_it() {
+    fn punching_a_hole_keeps_the_bytes_around_it() {
         let node = crate::operation::Node(1);
         let script = TestScript::with(&[("a", "abcd")]).act(crate::operation::Action::Zero {
             node,

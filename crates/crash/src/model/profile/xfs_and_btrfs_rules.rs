@@ -17,7 +17,7 @@ mod xfs {
     }
 
     #[test]
-    fn a_size_comes_after_the_bytes_that_it_shows() {
+    fn a_size_is_durable_only_after_its_bytes() {
         let script = TestScript::with(&[("a", "x")]).write("a", 1, "yz");
         exactly(XFS, &script, &["a=x", "a=xyz"]);
         let grown = TestScript::with(&[("a", &page('x'))]).write("a", 4096, &page('y'));
@@ -42,7 +42,7 @@ mod xfs {
     }
 
     #[test]
-    fn a_truncation_waits_for_what_lies_before_it() {
+    fn a_truncation_waits_for_earlier_bytes() {
         let script = TestScript::with(&[("a", "")]).write("a", 0, "xy").truncate("a", 5);
         exactly(XFS, &script, &["a=", "a=xy", "a=xy000"]);
     }
@@ -96,7 +96,7 @@ mod btrfs {
     }
 
     #[test]
-    fn bytes_come_with_their_size_and_after_what_was_there() {
+    fn appended_bytes_and_their_size_appear_together() {
         let script = TestScript::with(&[("a", "x")]).create("b").write("a", 1, "yz");
         exactly(BTRFS, &script, &["a=x", "a=x b=", "a=xyz b="]);
     }
@@ -154,7 +154,7 @@ mod btrfs {
     }
 
     #[test]
-    fn what_came_after_a_synced_file_still_needs_what_came_before_it() {
+    fn an_operation_after_an_fsync_still_depends_on_those_before_it() {
         let script = TestScript::default().create("b").create("a").fsync("a").create("c");
         exactly(BTRFS, &script, &["a=", "a= b=", "a= b= c="]);
     }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_changed_bit_length_or_role_is_another_digest() {
+    fn a_changed_bit_length_or_role_changes_the_digest() {
         let mut seen = HashSet::new();
         let mut count = 0;
         for role in 0..3 {

@@ -247,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_plain_bytes_and_sums_up_alike(steps in prop::collection::vec(step(), 1..20)) {
+        fn file_content_equals_plain_bytes_and_has_the_same_digest(steps in prop::collection::vec(step(), 1..20)) {
             let mut bytes = FileContent::default();
             let mut plain = Vec::new();
             for step in &steps {

@@ -151,7 +151,7 @@ fn two_names_of_one_file_are_not_two_equal_files() {
 }
 
 #[test]
-fn a_clone_stays_what_it_was() {
+fn a_clone_of_a_tree_is_independent() {
     let mut now = tree(&[create(1, Kind::File, dir_entry(0, "a")), write(1, 0, b"old")]);
     let then = now.clone();
     now.apply(&write(1, 0, b"new"));

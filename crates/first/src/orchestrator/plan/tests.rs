@@ -95,7 +95,7 @@ fn told(plan: &mut Plan) -> Vec<String> {
 }
 
 #[test]
-fn one_job_goes_step_by_step_and_confirms_the_end() {
+fn one_job_runs_points_in_order_and_confirms_the_end() {
     let (steps, lines, finish) = Script::of(3).play(goal());
     assert_eq!(steps, "e1 v1 e2 v2 e3 v3 e4 e5");
     assert_eq!(lines, ["1 ok", "2 ok", "3 ok"]);
@@ -132,7 +132,7 @@ fn a_failed_execution_ends_even_what_keeps_going() {
 }
 
 #[test]
-fn nothing_to_crash_is_a_failure() {
+fn a_workload_without_crash_points_fails() {
     let (steps, lines, finish) = Script::of(0).play(goal());
     assert_eq!((steps.as_str(), finish), ("e1", Finish::Failed));
     assert!(lines[0].contains("without reaching a crash point"), "{lines:?}");
@@ -157,7 +157,7 @@ fn a_limit_ends_without_a_run_past_it() {
 }
 
 #[test]
-fn one_point_alone() {
+fn a_single_point_can_be_run_alone() {
     let only = |target| Script::of(3).play(Goal { only: Some(target), ..goal() });
     let (steps, lines, finish) = only(2);
     assert_eq!((steps.as_str(), finish), ("e2 v2", Finish::Limited));
@@ -177,7 +177,7 @@ fn an_equal_state_is_not_checked_again() {
 }
 
 #[test]
-fn a_check_that_looked_proves_nothing_for_others() {
+fn a_check_that_read_its_crash_info_is_not_reused_for_equal_states() {
     let check = |target| if target < 3 { LOOKED } else { PASSED };
     let script = Script { state: |_| 0, check, ..Script::of(5) };
     let (steps, lines, _) = script.play(goal());
@@ -250,7 +250,7 @@ fn labels_that_change_are_reported() {
 }
 
 #[test]
-fn a_failing_confirmation_is_told() {
+fn a_failing_confirmation_is_reported() {
     let said = last_line(|target| match target {
         1 => crashed(1, 0),
         2 => ended(1),
@@ -260,7 +260,7 @@ fn a_failing_confirmation_is_told() {
 }
 
 #[test]
-fn what_runs_ahead_does_not_change_what_is_told() {
+fn running_ahead_does_not_change_the_report() {
     // Four jobs; outcomes arrive in reverse order.
     let mut plan = Plan::new(Goal { jobs: 4, ..goal() });
     let steps: Vec<_> = std::iter::from_fn(|| plan.next()).collect();

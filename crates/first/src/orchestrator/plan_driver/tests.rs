@@ -86,7 +86,7 @@ fn script() -> impl Strategy<Value = Script> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn jobs_change_nothing_that_is_told(
+    fn the_number_of_jobs_does_not_change_the_report(
         script in script(),
         jobs in 2usize..5,
         keep_going in any::<bool>(),
@@ -98,7 +98,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_not_needed_any_more_is_ended() {
+fn executions_beyond_the_bound_are_ended() {
     // Target 1 fails its check while target 2 runs until it is killed.
     let (ended, wait) = mpsc::channel();
     let wait = Mutex::new(wait);

@@ -62,7 +62,7 @@ fn a_slower_machine_is_no_change_where_sessions_share_a_commit() {
 }
 
 #[test]
-fn what_is_seen_between_sessions_only_is_said_to_be_that() {
+fn a_change_seen_only_between_sessions_is_marked_as_such() {
     let observations: Vec<Observation> = (0..12)
         .flat_map(|number| {
             let factor = if number < 6 { 1.0 } else { 1.3 };
@@ -125,7 +125,7 @@ fn metrics_with_zeros_change_by_differences() {
 }
 
 #[test]
-fn an_interval_is_wide_enough_for_what_sessions_differ_by() {
+fn intervals_are_widened_by_the_spread_between_sessions() {
     let mut observations = session(0, &[(0, 1.0)], 1.0, 10);
     assert_eq!(session_spread(&observations), None);
     observations.extend(session(1, &[(0, 1.0)], 1.2, 10));

@@ -109,7 +109,7 @@ fn values_in_large_steps_are_not_called_the_same() {
 }
 
 #[test]
-fn what_is_not_sure_says_how_many_more_runs_it_takes() {
+fn an_unsure_verdict_says_how_many_more_runs_it_needs() {
     let blocks: Vec<u64> = (0..20).collect();
     let of = |shift: f64| -> Vec<f64> {
         (0..20).map(|i| 100.0 + shift + 5.0 * (f64::from(i) * (2.4 + shift)).sin()).collect()

@@ -29,7 +29,7 @@ fn lines_by_number() {
 }
 
 #[test]
-fn what_does_not_fit_says_where_to_go_on() {
+fn truncated_logs_say_where_to_continue() {
     let lines = of(&range("1-50"), 20);
     assert_eq!(lines.text, "line 1\nline 2\n[lines 3-100 left out]\n");
     assert_eq!(lines.next.as_deref(), Some("3-50"));
@@ -37,7 +37,7 @@ fn what_does_not_fit_says_where_to_go_on() {
 }
 
 #[test]
-fn going_on_comes_to_the_end_of_any_line() {
+fn continuing_reaches_the_end_of_a_line_of_any_length() {
     let long: String = (0..5000).map(|n| format!("{n},")).collect();
     let text = format!("short\n{long}\nlast\n");
     for budget in [10, 300, 8000, 100_000] {
@@ -81,7 +81,7 @@ fn a_search_goes_on_and_shows_its_matches_first() {
 }
 
 #[test]
-fn ranges_that_are_none_are_refused() {
+fn invalid_line_ranges_are_refused() {
     for text in ["12-10", "x", "", "-0", "-x", "1-2-3"] {
         assert!(
             wanted(&LogsArguments { lines: Some(text.to_owned()), ..LogsArguments::default() })
