@@ -258,7 +258,7 @@ mod tests {
         table.row(["failed".into(), "tests/test_cart.py::test_日本".into()]);
         assert_eq!(
             table.render(Some(25), Palette::PLAIN),
-            "LAST    TEST\npassed  …art.py::test_sum\nfailed  ….py::test_日本\n"
+            "LAST    TEST\npassed  …art.py::test_sum\nfailed  …rt.py::test_日本\n"
         );
         for width in 0..40 {
             let text = table.render(Some(width), Palette::PLAIN);
