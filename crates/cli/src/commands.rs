@@ -13,7 +13,7 @@ use crate::run_one;
 use crate::ui;
 use crate::{
     again, agent, audit, build, completions, config, crash, doctor, exec, help, init, invoked_as,
-    man, matrix, report_runs, runs, self_test, test_history, tour,
+    man, matrix, report_runs, runs, self_test, term, test_history, tour, usage_advice,
 };
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -40,7 +40,6 @@ impl Exit {
     name = "retake",
     version,
     long_version = build::LONG_VERSION,
-    max_term_width = 100,
     disable_help_subcommand = true,
     after_help = help::topics()
 )]
@@ -242,27 +241,13 @@ fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             definition().try_get_matches_from(typed).err().unwrap_or(error)
         }
-        ErrorKind::InvalidSubcommand => suggesting(error),
-        ErrorKind::UnknownArgument
-            if subcommand(&typed.iter().collect::<Vec<_>>()).is_some_and(|name| name == "exec") =>
-        {
-            before_the_command(error)
+        ErrorKind::InvalidSubcommand => usage_advice::of_command(suggesting(error)),
+        ErrorKind::UnknownArgument => {
+            let command = subcommand(&typed.iter().collect::<Vec<_>>());
+            usage_advice::of_option(error, typed, command.is_some_and(|name| name == "exec"))
         }
         _ => error,
     }
-}
-
-/// An unknown option of `exec` most often belongs to the command. clap suggests putting that option
-/// alone after `--`, where `exec` would take it for the command.
-fn before_the_command(mut error: clap::Error) -> clap::Error {
-    error.remove(ContextKind::Suggested);
-    if error.get(ContextKind::SuggestedArg).is_none() {
-        let advice =
-            "a command that has options goes after '--': retake exec -- PROGRAM [ARGUMENT]...";
-        let advice = ContextValue::StyledStrs(vec![advice.into()]);
-        error.insert(ContextKind::Suggested, advice);
-    }
-    error
 }
 
 /// An unknown command, with suggestions that never include an internal command.
@@ -287,7 +272,7 @@ fn suggesting(mut error: clap::Error) -> clap::Error {
 }
 
 /// Subcommands of other commands that have this name, and the command that runs a program.
-fn commands_named(word: &str) -> Vec<String> {
+pub(crate) fn commands_named(word: &str) -> Vec<String> {
     let mut found = Vec::new();
     if word == "run" {
         found.push("exec".to_owned());
@@ -300,9 +285,14 @@ fn commands_named(word: &str) -> Vec<String> {
     found
 }
 
+/// Help is not wider than this.
+const HELP_WIDTH: usize = 100;
+
 /// The whole command line, for help, completions and manual pages.
 pub(crate) fn definition() -> clap::Command {
-    let mut definition = Cli::command();
+    // clap takes a terminal without a number of lines, as in some CI systems, for none.
+    let width = term::width().map_or(HELP_WIDTH, |width| width.min(HELP_WIDTH));
+    let mut definition = Cli::command().term_width(width);
     definition.build();
     definition
 }

@@ -6,8 +6,8 @@ use clap::Command;
 use clap::error::ErrorKind;
 
 use super::{Exit, Failure};
-use crate::term;
 use crate::term::Palette;
+use crate::{commands, term};
 
 /// Print the help of a command, or of a topic: exit-codes, environment, configuration, times, ids
 #[derive(clap::Args)]
@@ -61,7 +61,7 @@ pub(crate) fn topics() -> String {
 /// `definition` is the whole command line.
 pub(super) fn help(args: &Args, mut definition: Command) -> Result<Exit, Failure> {
     if let [word] = &args.words[..]
-        && let Some(topic) = TOPICS.iter().find(|topic| topic.name == word)
+        && let Some(topic) = topic(word)
     {
         term::page(topic.text)?;
         return Ok(Exit::OK);
@@ -75,13 +75,22 @@ pub(super) fn help(args: &Args, mut definition: Command) -> Result<Exit, Failure
         }
         Err(word) => {
             let topics = TOPICS.map(|topic| topic.name).join(", ");
-            let message = format!("'{word}' is neither a command nor a topic ({topics})");
+            let mut message = format!("'{word}' is neither a command nor a topic ({topics})");
+            let similar = commands::commands_named(word);
+            if !similar.is_empty() {
+                let _ = write!(message, "; did you mean {}?", similar.join(", "));
+            }
             let error = definition.error(ErrorKind::InvalidValue, message);
             // A closed stderr has no reader.
             _ = error.print();
             Ok(Exit::USAGE)
         }
     }
+}
+
+/// A topic, also in the singular.
+fn topic(word: &str) -> Option<&'static Topic> {
+    TOPICS.iter().find(|topic| topic.name == word || topic.name.strip_suffix('s') == Some(word))
 }
 
 /// The command that these words name, or the first word that names none.

@@ -46,6 +46,7 @@ mod test_history;
 mod tour;
 #[cfg(feature = "web")]
 mod ui;
+mod usage_advice;
 mod words;
 
 use retake_runner::signals;

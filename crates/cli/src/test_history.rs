@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long)]
     flaky: bool,
     /// Maximum number of tests
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 200, value_parser = term::number)]
     limit: usize,
     /// Print an array of tests as JSON
     #[arg(long)]
@@ -192,7 +192,7 @@ fn all(tests: &[TestHistory]) -> Table<'static> {
         Column::new("P50").right().spare(2),
         Column::new("FAILING SINCE").spare(5),
         Column::new("HISTORY").spare(1),
-        Column::new("TEST"),
+        Column::new("TEST").keep_end(),
     ]);
     let now = Timestamp::now();
     for test in tests {
@@ -231,7 +231,7 @@ fn one(test: &TestHistory) -> Table<'static> {
         Column::new("WHEN"),
         Column::new("RESULT"),
         Column::new("TOOK").right(),
-        Column::new("TEST"),
+        Column::new("TEST").keep_end(),
     ]);
     let now = Timestamp::now();
     for result in test.results.iter().rev() {

@@ -12,8 +12,8 @@ use retake_runner::run_text::{self, LeftGroup};
 use retake_runner::sandbox_settings::{SettingsFault, SettingsProblem};
 use retake_store::{Defect, OutputDamage};
 use retake_types::{
-    DroppedPromise, ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, RefusalReason, Run,
-    RunError, SandboxPart, SandboxReport, StartFailure, text,
+    DroppedPromise, Effects, ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, OutcomeKind,
+    RefusalReason, Run, RunError, SandboxPart, SandboxReport, StartFailure, text,
 };
 
 use crate::{denied, term};
@@ -484,6 +484,24 @@ pub(crate) fn say_where_more_is(run: &Run) {
     if run.recorded && !run.success() {
         let (id, outcome) = (run.intent.id().short(), run_text::outcome(run).0);
         term::say(&format!("run {id}: {outcome}; `retake runs show {id}` shows more"));
+    }
+}
+
+/// Whether test results were asked for and none were found in what the command did.
+pub(crate) fn found_no_tests(run: &Run) -> bool {
+    let Some(outcome) = &run.outcome else { return false };
+    let observed = outcome.effects.as_ref().and_then(Effects::observations);
+    run.intent.request.effects.tests
+        && outcome.kind != OutcomeKind::NotStarted
+        && observed.is_some_and(|observed| observed.test_results.is_none())
+}
+
+pub(crate) fn say_no_tests(run: &Run) {
+    if found_no_tests(run) {
+        term::say(
+            "--tests: no test results found; `retake exec --help` says where report files are looked for, \
+             and tests.reports in the configuration names others",
+        );
     }
 }
 

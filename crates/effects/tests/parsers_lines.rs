@@ -214,6 +214,53 @@ fn pytest_variants() {
     assert!(interrupted.partial && counts(&interrupted) == (1, 0, 0));
 }
 
+const SESSION: &str = "=== test session starts ===\ncollected 5 items\n\n";
+
+#[test]
+fn pytest_that_hangs_names_every_test_that_ended() {
+    let verbose = format!(
+        "{SESSION}a/test_a.py::test_bad FAILED     [ 20%]\na/test_a.py::test_good PASSED    [ 40%]\n\
+         a/test_hang.py::test_hang "
+    );
+    let results = parse(&verbose, None).unwrap();
+    assert_eq!(counts(&results), (1, 1, 0));
+    assert_eq!(results.running, ["a/test_hang.py::test_hang"]);
+    let names: Vec<_> = results.details.iter().map(|test| (&*test.name, test.status)).collect();
+    let expected = [
+        ("a/test_a.py::test_bad", TestStatus::Failed),
+        ("a/test_a.py::test_good", TestStatus::Passed),
+    ];
+    assert_eq!(names, expected);
+    // Perhaps the row of an error in its teardown, cut.
+    for row in ["a.py::x", "a.py::x ERR"] {
+        let results = parse(&format!("{SESSION}a.py::x PASSED [ 20%]\n{row}"), None).unwrap();
+        assert_eq!(results.details, [], "{row}");
+    }
+}
+
+#[test]
+fn pytest_that_hangs_counts_the_letters_of_files() {
+    let letters = format!(
+        "{SESSION}test_bad.py F                     [ 20%]\ntest_calc.py .s                   [ 60%]\n"
+    );
+    for (end, expected, running) in [
+        ("test_hang.py ", (1, 1, 1), Some("test_hang.py")),
+        ("test_hang.py .x", (2, 1, 2), Some("test_hang.py")),
+        ("test_hang.py .x.  [ 99%]\n..", (5, 1, 2), None),
+        ("", (1, 1, 1), None),
+    ] {
+        let results = parse(&format!("{letters}{end}"), None).unwrap();
+        assert_eq!(counts(&results), expected, "{end:?}");
+        assert!(results.partial, "{end:?}");
+        assert_eq!(results.running.first().map(String::as_str), running, "{end:?}");
+    }
+    // The line of counts decides, whatever a test prints.
+    let whole = format!(
+        "{letters}test_x.py test.py ..F  [100%]\n\n=== 1 failed, 3 passed, 1 skipped in 1s ===\n"
+    );
+    expect(&whole, 1, Framework::Pytest, (3, 1, 1));
+}
+
 #[test]
 fn jest_and_vitest_leave_zero_parts_out() {
     let jest =

@@ -102,6 +102,11 @@ fn default_places_and_globs() {
         write(root, elsewhere, TWO);
     }
     assert_eq!(found(root, start, &[]), places);
+    for name in ["pytest.xml", "report.xml", "results.xml"] {
+        write(root, name, TWO);
+        assert!(found(root, start, &[]).contains(&name.to_owned()), "{name}");
+        std::fs::remove_file(root.join(name)).unwrap();
+    }
     assert_eq!(
         found(root, start, &["**/mine.xml"]),
         [&["build/x/y/mine.xml"], &places[..]].concat()

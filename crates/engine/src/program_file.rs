@@ -27,7 +27,7 @@ pub(crate) fn resolve(
             Runnable::Unsearchable => Err(StartFailure::NotExecutable(format!(
                 "{shown}: permission denied in one of its directories"
             ))),
-            Runnable::No(why) => Err(StartFailure::NotExecutable(format!("{shown}: {why}"))),
+            Runnable::No(why) => Err(StartFailure::NotExecutable(format!("{shown} {why}"))),
         };
     }
     let mut refused = None;
@@ -48,7 +48,7 @@ pub(crate) fn resolve(
             // As in a shell, an inaccessible PATH entry is skipped.
             Runnable::Missing | Runnable::Unsearchable => {}
             Runnable::No(why) => {
-                refused.get_or_insert_with(|| format!("{}: {why}", candidate.display()));
+                refused.get_or_insert_with(|| format!("{} {why}", candidate.display()));
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use retake_effects::files::{Changes, Snapshot, Tracker, TrackingRules, cache_name};
 use retake_effects::progress_detection::{self, PastResults};
@@ -30,9 +31,10 @@ pub struct EffectsWatch {
     files: Option<FileWatch>,
     tests: Option<TestWatch>,
     printed: Tail,
-    /// Where to look for report files, and the configured patterns.
+    /// Where to look for report files, and the patterns of the configuration and of the command line.
     directory: PathBuf,
     report_patterns: Vec<String>,
+    timeout: Option<Duration>,
     started: std::time::SystemTime,
     context: Arc<RunContext>,
 }
@@ -46,7 +48,11 @@ impl EffectsWatch {
             tests: if wanted.tests { TestWatch::of(&request.command) } else { None },
             printed: Tail::default(),
             directory: cwd.to_owned(),
-            report_patterns: context.test_reports.clone(),
+            report_patterns: match wanted.tests {
+                true => [&context.test_reports[..], &reports::named_by(&request.command)].concat(),
+                false => Vec::new(),
+            },
+            timeout: request.timeout_ms.map(Duration::from_millis),
             started: std::time::SystemTime::now(),
             context: context.clone(),
         }
@@ -58,7 +64,12 @@ impl EffectsWatch {
             Outcome::Exited(code) => Some(code),
             _ => None,
         };
-        self.tests.take().and_then(|tests| tests.finish(code, self.reports()))
+        let mut results = self.tests.take()?.finish(code, self.reports())?;
+        if let (Outcome::TimedOut, Some(timeout)) = (&result.outcome, self.timeout) {
+            let timeout = text::duration(timeout);
+            results.fail_running(&format!("running when the timeout of {timeout} ended the run"));
+        }
+        Some(results)
     }
 
     /// All effects of the run.

@@ -77,8 +77,12 @@ fn harmless_json(text: Vec<u8>) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The width of stdout in columns; `None` if it is unlimited.
+/// The width of stdout in columns; `None` if it is unlimited, as it is without a terminal: COLUMNS
+/// describes the terminal, not a pipe.
 pub fn width() -> Option<usize> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
     told.filter(|columns| *columns > 0).or_else(|| Some(window(io::stdout())?.0))
 }

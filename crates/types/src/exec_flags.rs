@@ -323,7 +323,9 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "tests",
         FlagValue::None,
         EFFECTS,
-        "Read test results from what the run prints and from report files it writes",
+        "Read test results from what the run prints and from report files it writes: junit.xml, report.xml, \
+         pytest.xml, results.xml, test-results/, test-reports/, target/surefire-reports/, TestResults/*.trx and the \
+         like, the file of --junitxml, and those that tests.reports names",
     ),
     flag(
         ExecFlag::Json,

@@ -232,6 +232,7 @@ fn perform(
 fn show(mut finished: FinishedRun, json: bool, had_terminal: bool) -> Exit {
     finished.run = words::with_hint(finished.run);
     words::say_outcome(&finished);
+    words::say_no_tests(&finished.run);
     if !json && std::io::stderr().is_terminal() {
         words::say_where_more_is(&finished.run);
     }

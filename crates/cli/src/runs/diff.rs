@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use retake_runner::run_differences::{Difference, OutputComparison, compare_output, differences};
-use retake_types::{Run, Stream};
+use retake_types::{Run, Stream, TestResults};
 use serde::Serialize;
 
 use crate::record::{self, Record};
 use crate::term::{Palette, Shade, visible};
 use crate::{Exit, Failure, term};
 
-/// Compare two runs: outcome, duration, environment and output
+/// Compare two runs: outcome, duration, environment, tests and output
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The older run: its id, a unique beginning or end of it, or `last`
@@ -31,6 +31,42 @@ struct Document<'a> {
     differences: &'a [Difference],
     stdout: &'a OutputComparison,
     stderr: &'a OutputComparison,
+    tests: &'a TestDifferences,
+}
+
+/// How many tests of each kind are listed for people.
+const LISTED: usize = 20;
+
+/// Tests whose results differ, by name.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TestDifferences {
+    newly_failing: Vec<String>,
+    newly_passing: Vec<String>,
+}
+
+impl TestDifferences {
+    fn between(a: &Run, b: &Run) -> Self {
+        let (Some(a), Some(b)) = (results_of(a), results_of(b)) else { return Self::default() };
+        let changed = |from: &TestResults, to: &TestResults| {
+            let names = to.failing().filter(|test| passed(from, &test.name) == Some(true));
+            names.map(|test| test.name.clone()).collect()
+        };
+        Self { newly_failing: changed(a, b), newly_passing: changed(b, a) }
+    }
+}
+
+/// Whether a test passed; `None` if that is not known, or it was skipped.
+fn passed(results: &TestResults, name: &str) -> Option<bool> {
+    match results.details.iter().find(|test| test.name == name) {
+        Some(test) => test.status.passed(),
+        None => results.unnamed_did_not_fail().then_some(true),
+    }
+}
+
+fn results_of(run: &Run) -> Option<&TestResults> {
+    let effects = run.outcome.as_ref()?.effects.as_ref()?;
+    effects.observations()?.test_results.as_ref()
 }
 
 pub(super) fn diff(args: &Args, record: &Record) -> Result<Exit, Failure> {
@@ -38,19 +74,32 @@ pub(super) fn diff(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let a = record::find(&store, &args.a)?;
     let b = record::find(&store, &args.b)?;
     let differences = differences(&a, &b);
+    let tests = TestDifferences::between(&a, &b);
     let [stdout, stderr] = [
         compare_output(&store, &a, &b, Stream::Stdout)?,
         compare_output(&store, &a, &b, Stream::Stderr)?,
     ];
     if args.json {
-        let document =
-            Document { a: &a, b: &b, differences: &differences, stdout: &stdout, stderr: &stderr };
+        let document = Document {
+            a: &a,
+            b: &b,
+            differences: &differences,
+            stdout: &stdout,
+            stderr: &stderr,
+            tests: &tests,
+        };
         term::document(&document)?;
     } else {
         let palette = Palette::of_stdout();
         let mut text = heading(&a, &b, palette);
         for difference in &differences {
             line(difference, palette, &mut text);
+        }
+        for (what, shade, names) in [
+            ("tests newly failing", Shade::Bad, &tests.newly_failing),
+            ("tests newly passing", Shade::Good, &tests.newly_passing),
+        ] {
+            changed_tests(what, shade, names, palette, &mut text);
         }
         let streams = [(Stream::Stdout, &stdout), (Stream::Stderr, &stderr)];
         for (stream, compared) in streams {
@@ -82,6 +131,19 @@ fn line(difference: &Difference, palette: Palette, text: &mut String) {
     };
     let (a, b) = (shown(&difference.a, Shade::Bad), shown(&difference.b, Shade::Good));
     _ = writeln!(text, "{}: {a} -> {b}", visible(&difference.part.to_string()));
+}
+
+fn changed_tests(what: &str, shade: Shade, names: &[String], palette: Palette, text: &mut String) {
+    if names.is_empty() {
+        return;
+    }
+    _ = writeln!(text, "{what}: {}", names.len());
+    for name in names.iter().take(LISTED) {
+        _ = writeln!(text, "  {}", palette.paint(shade, &visible(name)));
+    }
+    if names.len() > LISTED {
+        _ = writeln!(text, "  and {} more", names.len() - LISTED);
+    }
 }
 
 fn output(stream: Stream, compared: &OutputComparison, palette: Palette, text: &mut String) {

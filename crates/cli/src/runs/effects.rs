@@ -23,7 +23,7 @@ pub(super) fn lines(effects: Option<&Effects>, palette: Palette) -> String {
         tests(results, palette, &mut text);
     }
     let reasons: Vec<&str> = effects.progress.reasons.iter().map(|reason| word(*reason)).collect();
-    if !reasons.is_empty() {
+    if !reasons.is_empty() && effects.progress.reasons != [ProgressReason::None] {
         _ = writeln!(text, "{:<12}{}", "progress", reasons.join(", "));
     }
     if let Some(summary) = &effects.summary {
@@ -73,10 +73,15 @@ fn files(effects: &Observations, text: &mut String) {
 
 fn tests(results: &TestResults, palette: Palette, text: &mut String) {
     let shade = if results.all_passed() { Shade::Good } else { Shade::Bad };
-    let counts = format!(
-        "{} passed, {} failed, {} skipped",
-        results.passed, results.failed, results.skipped
-    );
+    // Unknown is not 0.
+    let counts = match results.partial && results.total == 0 {
+        true => "not counted: the run ended before the summary; -v often names tests as they end"
+            .to_owned(),
+        false => format!(
+            "{} passed, {} failed, {} skipped",
+            results.passed, results.failed, results.skipped
+        ),
+    };
     let partial = if results.partial { ", cut short" } else { "" };
     _ = writeln!(
         text,

@@ -60,9 +60,9 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
         record.say_empty(text, store.as_ref());
     }
     let mut out = Lines { to: term::writer(), array: args.json, any: false, begun: false };
-    let mut unfinished = 0;
+    let (mut unfinished, mut unnamed) = (0, 0);
     if args.format == Format::Junit {
-        junit::report(store.as_ref(), &ids, &mut out)?;
+        unnamed = junit::report(store.as_ref(), &ids, &mut out)?;
     } else if let Some(store) = &store {
         for id in &ids {
             let run = match store.get(*id) {
@@ -91,6 +91,15 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
     out.finish()?;
     if unfinished > 0 {
         term::say(&format!("{} without an outcome left out", term::count(unfinished, "run")));
+    }
+    if unnamed > 0 {
+        term::say(&format!(
+            "{} in the report only as a number; most test runners name passing tests with -v",
+            match unnamed {
+                1 => "1 test is".to_owned(),
+                more => format!("{more} tests are"),
+            }
+        ));
     }
     for error in &damaged {
         term::say(&error.to_string());

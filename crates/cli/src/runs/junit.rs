@@ -82,30 +82,33 @@ impl CaseResult {
     }
 }
 
-/// Writes the report.
+/// Writes the report. Returns how many tests it counts without a name.
 pub(super) fn report(
     store: Option<&Store>,
     ids: &[RunId],
     out: &mut impl Write,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
     writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>")?;
-    let mut number = 0;
+    let (mut number, mut unnamed) = (0, 0);
     for (store, id) in store.into_iter().flat_map(|store| ids.iter().map(move |id| (store, id))) {
         match store.get(*id) {
             // Erased since the listing.
             Err(Error::NotFound { .. }) => continue,
-            run => suite(store, &run?, number, out)?,
+            run => {
+                let run = run?;
+                suite(store, &run, number, out)?;
+                unnamed += results_of(&run).map_or(0, without_name);
+            }
         }
         number += 1;
     }
     writeln!(out, "</testsuites>")?;
-    Ok(())
+    Ok(unnamed)
 }
 
 fn suite(store: &Store, run: &Run, number: u64, out: &mut impl Write) -> Result<(), Failure> {
     let cases = cases(run);
-    let count =
-        |wanted: fn(&CaseResult) -> bool| cases.iter().filter(|case| wanted(&case.result)).count();
+    let counts = SuiteCounts::of(run, &cases);
     // The schema allows no time zone.
     let started = term::moment(run.intent.start_time);
     writeln!(
@@ -116,10 +119,10 @@ fn suite(store: &Store, run: &Run, number: u64, out: &mut impl Write) -> Result<
         class_of_run(run),
         started.trim_end_matches('Z'),
         escape_xml(if run.intent.host.is_empty() { "localhost" } else { &run.intent.host }),
-        cases.len(),
-        count(|result| matches!(result, CaseResult::Failed { .. })),
-        count(|result| matches!(result, CaseResult::Error { .. })),
-        count(|result| matches!(result, CaseResult::Skipped { .. })),
+        counts.tests,
+        counts.failures,
+        counts.errors,
+        counts.skipped,
         seconds(run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms)),
     )?;
     properties(run, out)?;
@@ -133,6 +136,55 @@ fn suite(store: &Store, run: &Run, number: u64, out: &mut impl Write) -> Result<
     writeln!(out, "    <system-out>{}</system-out>", escape_xml(&output))?;
     writeln!(out, "    <system-err></system-err>\n  </testsuite>")?;
     Ok(())
+}
+
+/// The attributes of a suite: of all tests that ran, also of those without a test case.
+#[derive(Default)]
+struct SuiteCounts {
+    tests: u64,
+    failures: u64,
+    errors: u64,
+    skipped: u64,
+}
+
+impl SuiteCounts {
+    fn of(run: &Run, cases: &[Case]) -> Self {
+        let mut counts = Self::default();
+        let results = results_of(run).filter(|results| results.total > 0);
+        let class_of_run = class_of_run(run);
+        for case in cases {
+            // What the totals of the tests include.
+            let included = match &results {
+                None => false,
+                Some(_) if case.class != class_of_run => true,
+                // The run stands for its tests, or is a failure besides them.
+                Some(results) => {
+                    results.details.is_empty() && results.failed > 0 || !case.result.is_failure()
+                }
+            };
+            counts.tests += u64::from(!included);
+            match case.result {
+                CaseResult::Error { .. } => counts.errors += u64::from(!included),
+                CaseResult::Failed { .. } => counts.failures += u64::from(!included),
+                CaseResult::Skipped { .. } => counts.skipped += u64::from(!included),
+                CaseResult::Passed => {}
+            }
+        }
+        if let Some(results) = results {
+            let errors = results.details.iter().filter(|test| test.status == TestStatus::Error);
+            let errors = errors.count() as u64;
+            counts.tests += results.total;
+            counts.errors += errors;
+            counts.failures += results.failed.saturating_sub(errors);
+            counts.skipped += results.skipped;
+        }
+        counts
+    }
+}
+
+/// How many tests of a run have no name.
+fn without_name(results: &TestResults) -> u64 {
+    results.total.saturating_sub(results.details.len() as u64 + results.details_omitted)
 }
 
 fn properties(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
@@ -149,6 +201,11 @@ fn properties(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
             ("tests.skipped", results.skipped.to_string()),
             ("tests.partial", results.partial.to_string()),
         ]);
+        let unnamed = without_name(results);
+        if unnamed > 0 {
+            let text = format!("{unnamed} of {}", term::count(results.total, "test"));
+            all.push(("tests.unnamed", text));
+        }
         all.extend(results.problems.iter().map(|problem| ("tests.problem", problem.clone())));
         all.extend(results.running.iter().map(|test| ("tests.running", test.clone())));
     }

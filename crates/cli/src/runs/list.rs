@@ -22,7 +22,7 @@ const LIMIT: usize = 50;
 #[derive(Debug, PartialEq, clap::Args)]
 pub(crate) struct Args {
     /// Maximum number of runs
-    #[arg(long, short = 'n', value_name = "N", default_value_t = LIMIT)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = LIMIT, value_parser = term::number)]
     limit: usize,
     /// Print an array of runs as JSON
     #[arg(long)]

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(value_name = "TEXT", required = true)]
     text: Vec<String>,
     /// Maximum number of hits
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20, value_parser = term::number)]
     limit: usize,
     /// Read all output that is not indexed, however long it takes
     #[arg(long)]

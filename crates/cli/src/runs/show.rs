@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use retake_engine::quote;
 use retake_runner::{denied_text, run_text};
 use retake_store::{Store, StoredRunTree};
-use retake_types::{Intent, Kind, LeftFate, Limits, ReportedRuns, Run, RunOutcome, State, Stream};
+use retake_types::{
+    Intent, Kind, LeftFate, Limits, OutcomeKind, ReportedRuns, Run, RunOutcome, State, Stream,
+};
 use serde::Serialize;
 
 use super::effects;
@@ -87,7 +89,11 @@ impl Facts {
     }
 
     fn measured(&mut self, run: &Run, outcome: &RunOutcome, store: &Store) {
-        if let Some(error) = &outcome.error {
+        // The exit code is in the outcome already.
+        let repeated = outcome.kind == OutcomeKind::Exited;
+        if let Some(error) =
+            outcome.error.as_ref().filter(|error| !repeated || error.hint.is_some())
+        {
             self.add("error", &format!("{} {}", error.code, error.message));
             self.add("", error.hint.as_deref().unwrap_or_default());
         }
@@ -240,6 +246,9 @@ fn facts(run: &Run, store: &Store, palette: Palette) -> String {
     }
     let effects = run.outcome.as_ref().and_then(|outcome| outcome.effects.as_ref());
     facts.text.push_str(&effects::lines(effects, palette));
+    if words::found_no_tests(run) {
+        facts.add("tests", "no test results found");
+    }
     facts.conditions(intent);
     facts.origin(intent, store);
     facts.text

@@ -14,7 +14,7 @@ use crate::{Exit, Failure, record, term};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Maximum number of commands, the most frequent first
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20, value_parser = term::number)]
     limit: usize,
     /// Print the figures as JSON
     #[arg(long)]

@@ -1,5 +1,6 @@
 //! `retake runs summary`: runs for people who look at a CI job.
 
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -100,7 +101,13 @@ fn markdown(run: &Run) -> String {
     let effects = outcome.and_then(|outcome| outcome.effects.as_ref());
     let results =
         effects.and_then(Effects::observations).and_then(|seen| seen.test_results.as_ref());
-    if let Some(results) = results {
+    if let Some(results) = results.filter(|results| results.partial && results.total == 0) {
+        _ = writeln!(
+            text,
+            "Tests ({}): not counted, the run ended before the summary\n",
+            results.framework
+        );
+    } else if let Some(results) = results {
         text.push_str(&format!(
             "| tests | passed | failed | skipped |\n|---|---|---|---|\n| {} | {} | {} | {} |\n\n",
             results.total, results.passed, results.failed, results.skipped

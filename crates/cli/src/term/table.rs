@@ -16,15 +16,22 @@ pub(crate) struct Column<'a> {
     pub(crate) right: bool,
     /// The column with the highest number is dropped first; 0 is never dropped.
     pub(crate) spare: u8,
+    /// Cut its beginning instead of its end.
+    pub(crate) keep_end: bool,
 }
 
 impl<'a> Column<'a> {
     pub(crate) const fn new(title: &'a str) -> Self {
-        Self { title, right: false, spare: 0 }
+        Self { title, right: false, spare: 0, keep_end: false }
     }
 
     pub(crate) const fn right(self) -> Self {
         Self { right: true, ..self }
+    }
+
+    /// For names that begin alike, such as those of tests.
+    pub(crate) const fn keep_end(self) -> Self {
+        Self { keep_end: true, ..self }
     }
 
     pub(crate) const fn spare(self, spare: u8) -> Self {
@@ -129,7 +136,10 @@ impl<'a> Table<'a> {
         let mut line = String::new();
         for (place, &at) in shown.iter().enumerate() {
             let Some(cell) = row.get(at) else { continue };
-            let text = cut(&cell.text, left);
+            let text = match self.columns[at].keep_end {
+                true => cut_beginning(&cell.text, left),
+                false => cut(&cell.text, left),
+            };
             let used = text.width();
             let shaded = match cell.shade {
                 Some(shade) => palette.paint(shade, &text),
@@ -178,6 +188,23 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     kept
 }
 
+/// The end of a text, at most `width` columns wide; a cut is marked.
+fn cut_beginning(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut used = 1;
+    let mut from = text.len();
+    for (at, letter) in text.char_indices().rev() {
+        used += letter.width().unwrap_or(0);
+        if used > width {
+            break;
+        }
+        from = at;
+    }
+    if width == 0 { String::new() } else { format!("…{}", &text[from..]) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +249,21 @@ mod tests {
         assert!(table.render(Some(40), Palette::PLAIN).contains("█"));
         let narrow = table.render(Some(30), Palette::PLAIN);
         assert_eq!(narrow, "NAME\na name of twenty-two !\n");
+    }
+
+    #[test]
+    fn names_that_begin_alike_are_cut_at_their_beginning() {
+        let mut table = Table::new([Column::new("LAST"), Column::new("TEST").keep_end()]);
+        table.row(["passed".into(), "tests/test_cart.py::test_sum".into()]);
+        table.row(["failed".into(), "tests/test_cart.py::test_日本".into()]);
+        assert_eq!(
+            table.render(Some(25), Palette::PLAIN),
+            "LAST    TEST\npassed  …art.py::test_sum\nfailed  …rt.py::test_日本\n"
+        );
+        for width in 0..40 {
+            let text = table.render(Some(width), Palette::PLAIN);
+            assert!(text.lines().all(|line| line.width() <= width), "{width}: {text}");
+        }
     }
 
     #[test]

@@ -175,6 +175,109 @@ fn a_timeout_names_the_test_that_was_running() {
     assert!(shown.contains("> test_cart.Cart.test_tax was running\n"), "{shown}");
 }
 
+/// What pytest prints until a test hangs.
+const HANGS: &str = "=== test session starts ===\ncollected 3 items\n\n\
+    tests/test_a.py::test_bad FAILED [ 33%]\ntests/test_a.py::test_good PASSED [ 66%]\n\
+    tests/test_hang.py::test_hang ";
+
+#[test]
+fn a_test_that_the_timeout_ended_is_an_error_everywhere() {
+    let sandbox = Sandbox::new();
+    sandbox.file("printed", HANGS);
+    let command =
+        ["exec", "-q", "--tests", "--timeout", "2s", "--", "sh", "-c", "cat printed; sleep 60"];
+    assert_eq!(sandbox.retake(&command).code, 124);
+    let (name, error) =
+        ("tests/test_hang.py::test_hang", "running when the timeout of 2s ended the run");
+    let report = sandbox.retake(&["runs", "export", "--format", "junit", "last"]).stdout;
+    let case = format!("name=\"{name}\" time=\"0.000\"><error type=\"error\" message=\"{error}\">");
+    assert!(report.contains(&case), "{report}");
+    assert!(report.contains(" tests=\"3\" failures=\"1\" errors=\"1\" "), "{report}");
+    assert!(report.contains("name=\"tests/test_a.py::test_good\""), "{report}");
+    let summary = sandbox.retake(&["runs", "summary", "last"]).stdout;
+    let line = format!("- ❌ {}: {error}\n", name.replace('_', "\\_"));
+    assert!(summary.contains(&line), "{summary}");
+    let annotated = sandbox.retake(&["runs", "summary", "last", "--annotations", "github"]).stdout;
+    let title = format!("::error title=test failed%3A {}::{error}\n", name.replace(':', "%3A"));
+    assert!(annotated.contains(&title), "{annotated}");
+    let tests = sandbox.retake(&["tests", "--json", "--failing", "*hang*"]).json();
+    assert_eq!(
+        (&tests[0]["name"], &tests[0]["status"]),
+        (&json!(name), &json!("error")),
+        "{tests}"
+    );
+}
+
+#[test]
+fn a_run_without_test_results_says_so() {
+    let sandbox = Sandbox::new();
+    let called = sandbox.retake(&["exec", "-q", "--tests", "true"]);
+    assert!(
+        called.stderr.starts_with("retake: --tests: no test results found; "),
+        "{}",
+        called.stderr
+    );
+    let shown = sandbox.retake(&["runs", "show", "last"]).stdout;
+    assert!(shown.contains("\ntests       no test results found\n"), "{shown}");
+    assert!(!shown.contains("\nprogress "), "{shown}");
+    assert_eq!(sandbox.retake(&["exec", "-q", "true"]).stderr, "");
+    assert!(!sandbox.retake(&["runs", "show", "last"]).stdout.contains("\ntests "));
+}
+
+#[test]
+fn the_report_that_a_command_line_names_is_read() {
+    let sandbox = Sandbox::new();
+    let report = "<testsuite><testcase classname='c' name='a'/></testsuite>";
+    sandbox.file("write", &format!("#!/bin/sh\ncat > \"${{1#*=}}\" <<'.'\n{report}\n.\n"));
+    for command in ["sh write --junitxml=mine.xml", "sh -c 'sh write --junit-xml=out.xml'"] {
+        let run = sandbox.retake(&["exec", "--json", "--tests", command]).json();
+        assert_eq!(run["effects"]["testResults"]["passed"], 1, "{command}: {run}");
+    }
+    let elsewhere = sandbox.retake(&["exec", "--json", "--tests", "sh write other.xml"]).json();
+    assert_eq!(elsewhere["effects"]["testResults"], json!(null));
+}
+
+#[test]
+fn results_that_were_not_counted_are_not_zero() {
+    let sandbox = Sandbox::new();
+    sandbox.file("printed", "=== test session starts ===\ncollected 3 items\n\n");
+    sandbox.retake(&["exec", "-q", "--tests", "--timeout", "1s", "sh -c 'cat printed; sleep 60'"]);
+    let shown = sandbox.retake(&["runs", "show", "last"]).stdout;
+    assert!(shown.contains("\ntests       not counted: the run ended before"), "{shown}");
+    let summary = sandbox.retake(&["runs", "summary", "last"]).stdout;
+    assert!(summary.contains("not counted") && !summary.contains("| 0 |"), "{summary}");
+}
+
+#[test]
+fn advice_fits_what_was_typed() {
+    let sandbox = Sandbox::new();
+    for (typed, expected) in [
+        (
+            &["exec", "--retries", "2", "--", "pytest"][..],
+            "exec has no retries; `retake again last`",
+        ),
+        (&["exec", "--shard", "1/2", "--", "pytest"], "`retake matrix run --shard K/N`"),
+        (&["exec", "--junit", "x.xml", "--", "pytest"], "`retake runs export --format junit last`"),
+        (&["exec", "-timeout", "5", "--", "pytest"], "did you mean '--timeout'?"),
+        (&["exec", "ls", "-l"], "a command that has options goes after '--'"),
+        (&["runs", "show", "last", "--format", "json"], "--json"),
+        (&["runs", "export", "-o", "x.xml"], "> FILE"),
+        (&["version"], "`retake --version`"),
+        (&["help", "run"], "did you mean exec, agent run, matrix run?"),
+        (&["runs", "list", "--limit", "abc"], "a whole number is needed"),
+    ] {
+        let called = sandbox.retake(typed);
+        assert!(called.stderr.contains(expected), "{typed:?}: {}", called.snapshot());
+        let after = "a command that has options goes after";
+        assert!(expected.contains(after) || !called.stderr.contains(after), "{}", called.stderr);
+    }
+    let topic = sandbox.retake(&["help", "exit-code"]);
+    assert!(topic.code == 0 && topic.stdout.starts_with("Exit codes"), "{}", topic.snapshot());
+    let script = sandbox.file("env.sh", "");
+    let refused = sandbox.retake(&["exec", "--", &script.display().to_string()]).stderr;
+    assert!(refused.contains("/env.sh is not executable; "), "{refused}");
+}
+
 #[test]
 fn a_row_that_a_warning_interrupted_is_counted_under_its_name() {
     let warns = TWO_TESTS.replace("pass", "import warnings; warnings.warn('old')");

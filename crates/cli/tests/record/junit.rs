@@ -105,6 +105,10 @@ fn assert_valid(report: &str) {
     }
     assert!(open.is_empty());
     for suite in report.split("<testsuite ").skip(1) {
+        if suite.contains("\"tests.unnamed\"") {
+            // Its attributes count more tests than it has test cases.
+            continue;
+        }
         let count = |tag: &str| suite.matches(&format!("<{tag}")).count();
         for (attribute, tag) in [
             ("tests", "testcase"),
@@ -183,6 +187,11 @@ fn each_test_is_a_test_case_and_each_run_a_suite() {
     expected.push(case("retake.exec", "no-such-program", "error"));
     assert_eq!(cases(&all), expected);
     assert_eq!(all.matches("<testsuite ").count(), 5);
+    let counted = " tests=\"4\" failures=\"1\" errors=\"1\" skipped=\"1\" ";
+    assert_eq!(all.matches(counted).count(), 2, "{all}");
+    assert!(all.contains("<property name=\"tests.unnamed\" value=\"2 of 4 tests\"/>"), "{all}");
+    let hint = "retake: 2 tests are in the report only as a number; most test runners name passing tests with -v\n";
+    assert_eq!(sandbox.retake(&["runs", "export", "--format", "junit"]).stderr, hint);
     assert!(
         all.contains("message=\"AssertionError: '&lt;a&gt;' != \\&quot;b &amp; 'c'\\&quot;\"")
             || all.contains("AssertionError: '&lt;a&gt;' != &quot;b &amp; 'c'&quot;"),

@@ -87,14 +87,55 @@ fn a_list_for_programs_is_plain_and_whole() {
          stdout: ID  TIME  exit 3  TOOK  sh -c 'exit 3 # \\u{1b}[31m a command as long as two lines of a terminal are, or so'\n\
          stdout: ID  TIME  ok  TOOK  true\n"
     );
-    let narrow = sandbox.retake_with(&[("COLUMNS", "30")], &["runs", "list"]);
-    assert_eq!(
-        sandbox.settled(&narrow.stdout),
-        "ID  OUTCOME  COMMAND\nID  exit 3  sh -c 'exi…\nID  ok  true\n"
-    );
-    assert!(narrow.stdout.lines().all(|line| line.chars().count() <= 30), "{}", narrow.stdout);
+    // COLUMNS describes a terminal, not this pipe.
+    let piped = sandbox.retake_with(&[("COLUMNS", "30")], &["runs", "list"]);
+    assert!(piped.stdout.contains("two lines of a terminal are, or so"), "{}", piped.stdout);
     let limited = sandbox.retake(&["runs", "list", "--limit", "1"]);
     assert_eq!(limited.stderr, "retake: there are older runs; --limit shows more than 1\n");
+}
+
+#[test]
+fn the_newest_run_of_an_outcome_has_a_name() {
+    let sandbox = Sandbox::new();
+    for command in ["sh -c 'exit 3'", "true one", "sh -c 'exit 4'", "true two"] {
+        sandbox.retake(&["exec", "-q", command]);
+    }
+    let command = |id: &str| {
+        sandbox.retake(&["runs", "show", "--json", id]).json()["command"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(command("last-ok"), "true two");
+    assert_eq!(command("last-failed"), "sh -c 'exit 4'");
+    sandbox.retake(&["exec", "-q", "false"]);
+    assert_eq!((command("last"), command("last-ok")), ("false".into(), "true two".into()));
+}
+
+#[test]
+fn a_comparison_names_the_tests_whose_results_changed() {
+    let sandbox = Sandbox::new();
+    for output in
+        ["1..2\nok 1 - adds\nnot ok 2 - divides\n", "1..2\nnot ok 1 - adds\nok 2 - divides\n"]
+    {
+        sandbox.file("out", output);
+        sandbox.retake(&["exec", "-q", "--tests", "cat out; exit 1"]);
+    }
+    let runs = sandbox.retake(&["runs", "list", "--json"]).json();
+    let [b, a] = [0, 1].map(|at| runs[at]["id"].as_str().unwrap().to_owned());
+    let shown = sandbox.retake(&["runs", "diff", &a, &b]).stdout;
+    assert!(shown.contains("tests newly failing: 1\n  adds\n"), "{shown}");
+    assert!(shown.contains("tests newly passing: 1\n  divides\n"), "{shown}");
+    let json = sandbox.retake(&["runs", "diff", "--json", &a, &b]).json();
+    assert_eq!(json["tests"]["newlyFailing"][0], "adds");
+}
+
+#[test]
+fn help_fits_the_terminal() {
+    let sandbox = Sandbox::new();
+    let shown = sandbox.on_terminal((60, 20), &[("PAGER", "cat")], &["exec", "--help"]);
+    let about = shown.lines().find(|line| line.starts_with("The command is either")).unwrap();
+    assert!(about.trim_end().chars().count() <= 60, "{about}");
 }
 
 #[test]
@@ -157,7 +198,6 @@ fn a_run_is_shown_with_everything_known_of_it() {
         stdout: directory  PROJECT\n\
         stdout: outcome  exit 4\n\
         stdout: started  TIME (AGO)\n\
-        stdout: error  ACODE-EXE-003 the command exited with code 4\n\
         stdout: ended  TIME\n\
         stdout: took  TOOK\n\
         stdout: stdout  21 B, written as 15 B\n\

@@ -57,7 +57,7 @@ impl OutputCuts {
                 cuts.beginning |= beginning;
                 cuts.end |= end;
             }
-            let inner = command.script().map(Self::of_command_line);
+            let inner = script(&command.words).map(Self::of_command_line);
             only_searches &= command.piped || command.searches() || inner == Some(None);
             if let Some(Some(inner)) = inner {
                 cuts.beginning |= inner.beginning;
@@ -70,33 +70,37 @@ impl OutputCuts {
 
 /// One program of a command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct SimpleCommand {
-    words: Vec<String>,
+pub(super) struct SimpleCommand {
+    pub(super) words: Vec<String>,
     /// Whether it reads the output of the previous one.
     piped: bool,
 }
 
 impl SimpleCommand {
     fn is(&self, name: &str) -> bool {
-        let program = self.words.iter().find(|word| !is_assignment(word));
-        program.is_some_and(|program| program.rsplit('/').next() == Some(name))
+        is_program(&self.words, name)
     }
 
     fn searches(&self) -> bool {
         let git = self.is("git") && self.words.get(1).is_some_and(|word| word == "grep");
         git || SEARCHES.iter().any(|name| self.is(name))
     }
+}
 
-    /// The command in a shell's `-c` option.
-    fn script(&self) -> Option<&str> {
-        if !SHELLS.iter().any(|shell| self.is(shell)) {
-            return None;
-        }
-        let option =
-            |word: &String| word.starts_with('-') && !word.starts_with("--") && word.contains('c');
-        let at = self.words.iter().position(option)?;
-        self.words.get(at + 1).map(String::as_str)
+/// The command in a shell's `-c` option.
+pub(super) fn script(words: &[String]) -> Option<&str> {
+    if !SHELLS.iter().any(|shell| is_program(words, shell)) {
+        return None;
     }
+    let option =
+        |word: &String| word.starts_with('-') && !word.starts_with("--") && word.contains('c');
+    let at = words.iter().position(option)?;
+    words.get(at + 1).map(String::as_str)
+}
+
+fn is_program(words: &[String], name: &str) -> bool {
+    let program = words.iter().find(|word| !is_assignment(word));
+    program.is_some_and(|program| program.rsplit('/').next() == Some(name))
 }
 
 fn is_assignment(word: &str) -> bool {
@@ -106,7 +110,7 @@ fn is_assignment(word: &str) -> bool {
 }
 
 /// The programs of a command line, separated as by a shell.
-fn commands(line: &str) -> Vec<SimpleCommand> {
+pub(super) fn commands(line: &str) -> Vec<SimpleCommand> {
     let mut all = Vec::new();
     let mut command = SimpleCommand::default();
     let mut word: Option<String> = None;

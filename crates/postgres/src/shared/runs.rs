@@ -134,9 +134,9 @@ impl SharedRecord {
     pub(super) fn run_named(&self, text: &str) -> StoreResult<Run> {
         let wanted = text.trim().to_ascii_lowercase();
         let missing = || Error::NotFound { text: text.to_owned() };
-        if wanted == "last" {
-            let (order, every) = (StartOrder::NewestFirst, RunFilter::default());
-            let page = self.page(RunDetail::Whole, order, &every, None, 1)?.0;
+        if let Some(filter) = RunFilter::of_newest(&wanted) {
+            let order = StartOrder::NewestFirst;
+            let page = self.page(RunDetail::Whole, order, &filter, None, 1)?.0;
             return page.runs.into_iter().next().ok_or_else(missing);
         }
         if let Ok(id) = wanted.parse::<RunId>() {

@@ -35,14 +35,14 @@ impl Store {
         }
     }
 
-    /// The run that `text` names: `last`, an id, a unique prefix or suffix of one, a unique prefix
+    /// The run that `text` names: `last`, `last-ok` or `last-failed`, an id, a unique prefix or suffix of one, a unique prefix
     /// of its [short](RunId::short) form, or the id that its caller gave, if unique. A complete id
     /// of retake's is taken for a caller's id only if no run has it.
     pub fn find(&self, text: &str) -> Result<Run> {
         let wanted = text.trim().to_ascii_lowercase();
         let missing = || Error::NotFound { text: text.to_owned() };
-        if wanted == "last" {
-            return self.last()?.ok_or_else(missing);
+        if let Some(filter) = RunFilter::of_newest(&wanted) {
+            return self.newest(&filter)?.ok_or_else(missing);
         }
         if let Ok(id) = wanted.parse::<RunId>() {
             match self.get(id) {
@@ -67,13 +67,13 @@ impl Store {
         }
     }
 
-    /// The newest run that this record observed. A user who has just run something does not mean a
+    /// The newest run of the filter that this record observed. A user who has just run something does not mean a
     /// run that a sandbox reported.
-    fn last(&self) -> Result<Option<Run>> {
+    fn newest(&self, filter: &RunFilter) -> Result<Option<Run>> {
         let mut cursor = None;
         let mut size = 1;
         loop {
-            let page = self.list(&RunFilter::default(), cursor, size)?;
+            let page = self.list(filter, cursor, size)?;
             let seen = page.runs.into_iter().find(|run| run.intent.reported_by.is_none());
             if seen.is_some() || page.next.is_none() {
                 return Ok(seen);

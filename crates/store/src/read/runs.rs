@@ -45,6 +45,20 @@ pub struct RunFilter {
     pub until: Option<Timestamp>,
 }
 
+impl RunFilter {
+    /// The runs of which `last`, `last-ok` and `last-failed` name the newest one.
+    #[must_use]
+    pub fn of_newest(word: &str) -> Option<Self> {
+        let status = match word {
+            "last" => None,
+            "last-ok" => Some(RunStatus::Ok),
+            "last-failed" => Some(RunStatus::Failed),
+            _ => return None,
+        };
+        Some(Self { status, ..Self::default() })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunStatus {
     Running,

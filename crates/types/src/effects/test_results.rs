@@ -32,7 +32,8 @@ pub struct TestResults {
     /// More tests would have run: the run was cut short, or its end was not seen.
     #[serde(default)]
     pub partial: bool,
-    /// Tests that had started but not ended when the run ended, where the runner reports that.
+    /// Tests that had started but not ended when the run ended, where the runner reports that. After a
+    /// timeout each is also in `details`, with an error.
     #[serde(default)]
     pub running: Vec<String>,
     /// Errors outside of any test, such as a compile error or a violated TAP plan.
@@ -219,6 +220,34 @@ impl TestResults {
             details,
             ..Self::new(framework)
         }
+    }
+
+    /// Makes an error of each test that was running when the run was ended: reports, histories and lists
+    /// of failed tests then name it.
+    pub fn fail_running(&mut self, error: &str) {
+        for name in &self.running {
+            let known = self.details.iter_mut().find(|test| test.name == *name);
+            match known {
+                Some(test) if test.status.is_failure() => continue,
+                Some(test) => {
+                    let counted = match test.status {
+                        TestStatus::Passed => &mut self.passed,
+                        _ => &mut self.skipped,
+                    };
+                    *counted = counted.saturating_sub(1);
+                    test.status = TestStatus::Error;
+                    test.error = Some(error.to_owned());
+                }
+                None => self.details.push(TestDetail {
+                    name: name.clone(),
+                    status: TestStatus::Error,
+                    duration_ms: None,
+                    error: Some(error.to_owned()),
+                }),
+            }
+            self.failed += 1;
+        }
+        self.total = self.passed + self.failed + self.skipped;
     }
 
     /// At least one test passed, none failed, no results are missing and no other error occurred.

@@ -58,6 +58,10 @@ struct Session {
     within: Within,
     /// Outcomes by letter, for `-qq`, which prints no line of counts.
     letters: TestCounts,
+    /// Outcomes by letter after the names of files, and the file whose line was not ended. They count only
+    /// if the session was cut before its line of counts: a test may print the like.
+    file_letters: TestCounts,
+    file: Option<Vec<u8>>,
     /// The last progress in percent.
     percent: Option<u64>,
     rows: TestCounts,
@@ -283,6 +287,8 @@ impl Pytest {
         let evident = session.opened || session.evident;
         // More of the session followed it, so it was output of a test.
         let summary = session.summary.filter(|_| session.within == Within::Ended);
+        let mut in_letters = session.letters;
+        in_letters += session.file_letters;
         let (tally, confidence) = match summary {
             Some(tally) if evident => (tally, Confidence::High),
             Some(tally) => (tally, Confidence::Low),
@@ -293,9 +299,7 @@ impl Pytest {
             None if session.opened && session.rows.total() > 0 => {
                 (session.rows, Confidence::Medium)
             }
-            None if session.opened && session.letters.total() > 0 => {
-                (session.letters, Confidence::Medium)
-            }
+            None if session.opened && in_letters.total() > 0 => (in_letters, Confidence::Medium),
             // At least the failed ones are named.
             None if session.opened && self.confidence.is_none() => {
                 (self.details.counts(), Confidence::Medium)
@@ -320,7 +324,7 @@ impl Pytest {
                 self.forget_passed(name);
             }
         }
-        self.running = if self.ended { None } else { session.waiting };
+        self.running = if self.ended { None } else { session.waiting.or(session.file) };
         self.confidence = Some(self.confidence.map_or(confidence, |before| {
             if before == Confidence::Low { confidence } else { before.min(confidence) }
         }));
@@ -366,8 +370,28 @@ impl Pytest {
             split(text, b" workers [").and_then(|(_, rest)| split(rest, b" items"))
         {
             self.session.collected = number(items).map(|(items, _)| items);
+        } else if find(text, b"::").is_some() {
+            self.verbose_row(line);
         } else {
-            self.verbose_row(text);
+            self.file_row(line);
+        }
+    }
+
+    /// `file.py .F.s [ 25%]`, or the letters that continue it on the next line.
+    fn file_row(&mut self, line: &Line<'_>) {
+        let (row, _) = without_progress(line.text);
+        let (file, letters) = match split(row, b" ") {
+            Some((file, letters)) => (file, letters.trim_ascii()),
+            None if row.ends_with(b".py") => (row, &b""[..]),
+            // Elsewhere it is output of a test, or has its progress.
+            None if line.unfinished => (&b""[..], row),
+            None => return,
+        };
+        let is_file = line.at_margin() && (file.is_empty() || memchr::memchr(b'.', file).is_some());
+        let Some(tally) = outcomes(letters).filter(|_| is_file) else { return };
+        self.session.file_letters += tally;
+        if !file.is_empty() {
+            self.session.file = line.unfinished.then(|| clipped(file).to_vec());
         }
     }
 
@@ -382,10 +406,8 @@ impl Pytest {
     }
 
     /// `file.py::name PASSED [ 25%]`, optionally with a reason after the status.
-    fn verbose_row(&mut self, text: &[u8]) {
-        if find(text, b"::").is_none() {
-            return;
-        }
+    fn verbose_row(&mut self, line: &Line<'_>) {
+        let text = line.text;
         let (mut row, time) = without_progress(text);
         if let Some((before, _)) = split_last(row, b" (").filter(|_| row.ends_with(b")"))
             && split_last(before, b" ").is_some_and(|(_, word)| status(word).is_some())
@@ -419,6 +441,16 @@ impl Pytest {
             Some(status) => self.count(b"", name, (status, time)),
             // One test at a time: everything before its status is its output.
             None if self.session.waiting.is_none() => {
+                // The next test begins after the teardown of the last one, unless this is the row of that
+                // teardown, or the beginning of it.
+                let last = self.session.last_passed.get(&b""[..]);
+                let same = last.is_some_and(|last| match line.unfinished {
+                    true => last.starts_with(clipped(name)),
+                    false => last == clipped(name),
+                });
+                if !same {
+                    self.session.last_passed.remove(&b""[..]);
+                }
                 self.session.waiting = Some(clipped(name).to_vec());
             }
             None => {}

@@ -4,6 +4,7 @@
 //! wrote them. Files are never written.
 
 mod junit;
+mod named_reports;
 mod report_paths;
 mod trx;
 mod xml;
@@ -16,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::OFlags;
 
 use super::framework_results::FrameworkResults;
+pub use named_reports::named_by;
 use retake_types::{Framework, TestResults};
 
 /// A larger file is skipped.

@@ -19,7 +19,7 @@ use super::{MAX_REPORTS, ReportError};
 const MAX_ENTRIES: usize = 100_000;
 const MAX_DEPTH: usize = 24;
 
-const DEFAULT_GLOBS: [&str; 21] = [
+const DEFAULT_GLOBS: [&str; 24] = [
     "target/nextest/*/junit.xml",
     "target/surefire-reports/TEST-*.xml",
     "target/failsafe-reports/TEST-*.xml",
@@ -32,6 +32,9 @@ const DEFAULT_GLOBS: [&str; 21] = [
     "junit-*.xml",
     "test-results.xml",
     "test-report.xml",
+    "report.xml",
+    "pytest.xml",
+    "results.xml",
     "test-results/*.xml",
     "test-results/*/*.xml",
     "test-reports/*.xml",

@@ -1,0 +1,83 @@
+//! Advice about options and commands that do not exist, but that a user of other tools expects.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue};
+
+/// Options by the command they are typed after (all of these words), and what does the same.
+const OPTIONS: [(&[&str], &str, &str); 8] = [
+    (
+        &["exec"],
+        "--retries",
+        "exec has no retries; `retake again last` repeats a run, `retake matrix run` repeats many times",
+    ),
+    (&["exec"], "--shard", "`retake matrix run --shard K/N` divides runs over CI jobs"),
+    (&["exec"], "--junit", "`retake runs export --format junit last` prints a JUnit report"),
+    (&["exec"], "--junitxml", "`retake runs export --format junit last` prints a JUnit report"),
+    (&["runs"], "--format", "--json prints JSON; `retake runs export --format FORMAT` has others"),
+    (&["tests"], "--format", "--json prints JSON"),
+    (&["runs", "export"], "--output", "it prints to stdout: redirect it, as in `> FILE`"),
+    (&["runs", "export"], "-o", "it prints to stdout: redirect it, as in `> FILE`"),
+];
+
+/// An unknown option. `is_exec` is whether it was typed after `retake exec`.
+pub(crate) fn of_option(mut error: clap::Error, typed: &[OsString], is_exec: bool) -> clap::Error {
+    let words: Vec<String> =
+        typed.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let own = words.iter().take_while(|word| *word != "--");
+    let own: Vec<&str> = own.map(String::as_str).collect();
+    let unknown = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(text)) => {
+            text.split([' ', '=']).next().unwrap_or_default().to_owned()
+        }
+        _ => String::new(),
+    };
+    if is_exec {
+        // clap suggests to put the option alone after `--`, where it would be the command.
+        error.remove(ContextKind::Suggested);
+    }
+    let advice = OPTIONS.iter().find(|(command, option, _)| {
+        *option == unknown && command.iter().all(|word| own.contains(word))
+    });
+    if let Some((.., advice)) = advice {
+        error.remove(ContextKind::SuggestedArg);
+        return advise(error, advice);
+    }
+    // `-timeout` is read as `-t -i …`.
+    let long = own.iter().find(|word| is_long_with_one_hyphen(word) && word.starts_with(&unknown));
+    if let Some(long) = long.filter(|_| is_exec) {
+        return advise(error, &format!("did you mean '-{long}'?"));
+    }
+    if is_exec && error.get(ContextKind::SuggestedArg).is_none() && own.len() == words.len() {
+        let advice =
+            "a command that has options goes after '--': retake exec -- PROGRAM [ARGUMENT]...";
+        return advise(error, advice);
+    }
+    error
+}
+
+/// Whether a word is an option of `exec` that lacks its second hyphen.
+fn is_long_with_one_hyphen(word: &str) -> bool {
+    let name = word.strip_prefix('-').map(|name| name.split('=').next().unwrap_or_default());
+    name.is_some_and(|name| {
+        name.len() > 1 && retake_types::exec_flags::EXEC_FLAGS.iter().any(|flag| flag.long == name)
+    })
+}
+
+/// An unknown command.
+pub(crate) fn of_command(error: clap::Error) -> clap::Error {
+    match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) if word == "version" => {
+            let mut error = error;
+            error.remove(ContextKind::SuggestedSubcommand);
+            advise(error, "`retake --version` prints the version")
+        }
+        _ => error,
+    }
+}
+
+fn advise(mut error: clap::Error, advice: &str) -> clap::Error {
+    let advice = ContextValue::StyledStrs(vec![advice.to_owned().into()]);
+    error.insert(ContextKind::Suggested, advice);
+    error
+}
