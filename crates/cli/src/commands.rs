@@ -248,6 +248,12 @@ fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
         {
             before_the_command(error)
         }
+        ErrorKind::UnknownArgument
+            if subcommand(&typed.iter().collect::<Vec<_>>())
+                .is_some_and(|name| name == "crash") =>
+        {
+            crash::with_hint(error, typed)
+        }
         _ => error,
     }
 }
