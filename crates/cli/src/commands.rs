@@ -246,6 +246,12 @@ fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
             let command = subcommand(&typed.iter().collect::<Vec<_>>());
             usage_advice::of_option(error, typed, command.is_some_and(|name| name == "exec"))
         }
+        ErrorKind::UnknownArgument
+            if subcommand(&typed.iter().collect::<Vec<_>>())
+                .is_some_and(|name| name == "crash") =>
+        {
+            crash::with_hint(error, typed)
+        }
         _ => error,
     }
 }

@@ -14,6 +14,8 @@ use retake_types::{
     Kind, LoopId, OsText, Outcome, RefusalReason, RunRequest, StartFailure, signal_name, text,
 };
 
+use crate::error::CrashTestError;
+
 /// The verdict of a check that fails once and passes when its state is checked again.
 pub(crate) const FLAKY: &str = "fails only sometimes";
 
@@ -50,6 +52,16 @@ impl Check {
     /// The command line.
     pub fn command(&self) -> &str {
         &self.request.command.text
+    }
+
+    /// Why it was not a check that failed: its command is missing, or is not executable.
+    pub fn not_run(&self, failed: &FailedCheck) -> Option<CrashTestError> {
+        Some(CrashTestError::CheckNotRun {
+            code: failed.not_run()?,
+            command: self.command().to_owned(),
+            directory: self.directory().to_owned(),
+            output: failed.output.clone(),
+        })
     }
 
     pub fn directory(&self) -> &Path {
@@ -105,6 +117,14 @@ impl FailedCheck {
             Outcome::LimitExceeded(limit, _) => format!("exceeded its {limit} limit"),
             Outcome::NotStarted(failure) => failure.to_string(),
             Outcome::Interrupted => "was interrupted".to_owned(),
+        }
+    }
+
+    /// The exit code by which a shell says that it could not run a command, if it is that.
+    pub fn not_run(&self) -> Option<i32> {
+        match self.outcome {
+            Outcome::Exited(code @ (126 | 127)) => Some(code),
+            _ => None,
         }
     }
 

@@ -43,6 +43,8 @@ pub struct CrashTest<'a> {
     /// The command that checks the state of a finding again, by the finding's id.
     pub repro: &'a dyn Fn(&str) -> String,
     pub observer: &'a dyn CrashObserver,
+    /// Whether the initial content of the directory was copied there for this test.
+    pub root_is_copy: bool,
     /// Only this shard of the states.
     pub shard: Option<StateShard>,
 }
@@ -92,6 +94,8 @@ impl CrashTest<'_> {
         }
         let mut findings =
             explain::findings(&exploration, &explored.failing, &mut workers.workers[0])?;
+        let clean = self.crashes && findings.is_empty() && explored.failing.is_empty();
+        let accepts_nothing = clean && exploration.accepts_nothing(&mut workers.workers[0])?;
         let part = self.shard.zip(exploration.range);
         let mut notes = self.notes(workers, &explored, part);
         let lost = explored.lost.iter().map(|(range, _)| range.states()).sum();
@@ -99,12 +103,17 @@ impl CrashTest<'_> {
         let mut during_recovery = 0;
         if let Some(recovery) = recovery {
             during_recovery = recovery.checked();
-            notes.push(ReportNote::DuringRecovery(during_recovery));
+            if during_recovery > 0 {
+                notes.push(ReportNote::DuringRecovery(during_recovery));
+            }
             for RecoveryFinding { finding, recording } in recovery.findings() {
                 let id = format!("F{}", findings.len() + 1);
                 findings.push(CrashFinding { id: id.clone(), ..finding });
                 recoveries.push((id, recording));
             }
+        }
+        if accepts_nothing && findings.is_empty() {
+            notes.push(ReportNote::AcceptsNothing);
         }
         let (mut faults, mut faulted) = (None, Vec::new());
         if let Some(launch) = self.faults {
@@ -120,6 +129,7 @@ impl CrashTest<'_> {
         }
         self.complete_findings(&mut findings, recorder);
         let complete = self.recording.left_running.ended == 0
+            && self.recording.outside.behind_links == 0
             && (!self.crashes || explored.complete)
             && faults.as_ref().is_none_or(|tested| tested.complete);
         recorder.append_findings(&findings, explored.verified, complete);
@@ -128,6 +138,7 @@ impl CrashTest<'_> {
             faults,
             crashes: self.crashes,
             left_running: self.recording.left_running,
+            outside: self.recording.outside.clone(),
             faulted,
             coverage: explored.coverage,
             verified: explored.verified,
@@ -157,7 +168,10 @@ impl CrashTest<'_> {
         notes.dedup();
         notes.extend(part.map(|(shard, range)| ReportNote::Shard { shard, range }));
         let files = files_before(self.recording);
-        notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
+        let unintended = files > 0 && !self.root_is_copy;
+        notes.extend(unintended.then_some(ReportNote::RootNotEmpty { files }));
+        let outside = &self.recording.outside;
+        notes.extend((outside.files > 0).then(|| ReportNote::WritesOutside(outside.clone())));
         let left = self.recording.left_running;
         notes.extend((left.processes > 0).then_some(ReportNote::LeftRunning(left)));
         notes.extend(late_acks(self.recording).map(ReportNote::LateAcknowledgements));

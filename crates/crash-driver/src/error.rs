@@ -31,6 +31,11 @@ pub enum CrashTestError {
         .0.verdict(), .0.output
     )]
     UncrashedFails(FailedCheck),
+    #[error(
+        "the check `{command}` could not be run in {}: it exited with {code}{}",
+        directory.display(), said(output)
+    )]
+    CheckNotRun { command: String, directory: PathBuf, code: i32, output: String },
     #[error("`{}` is not a pattern: {}", .0.pattern, .0.reason)]
     Glob(BadGlob),
     #[error("states cannot be checked here: {0}")]
@@ -62,6 +67,11 @@ pub enum CrashTestError {
     NoShareAnswered { range: StateRange, failure: ShareFailure },
     #[error("cancelled")]
     Cancelled,
+}
+
+/// The output of a check in a sentence.
+fn said(output: &str) -> String {
+    if output.is_empty() { String::new() } else { format!(": {output}") }
 }
 
 /// How the program ended, such as `exited with 3`.

@@ -12,9 +12,21 @@ use crate::check::{CheckOutcome, FLAKY};
 use crate::check_worker::{CheckInput, CheckWorker};
 use crate::error::CrashTestError;
 use crate::event::CrashEvent;
-use crate::exploration::{Exploration, acks};
+use crate::exploration::{Exploration, acks, files_before};
 use crate::exploration_plan::FailingState;
 use crate::failing_state::{NOT_REPEATED, finding, unexplained};
+
+/// No crash is needed: the program's first operation is still to come.
+fn start_sentence(files: u64) -> String {
+    let accept = match files {
+        0 => "an empty one",
+        _ => "its files as they were",
+    };
+    format!(
+        "the check fails on the directory as it was before the program did anything: start from a valid \
+         state with --fresh=DIR, or let the check accept {accept}"
+    )
+}
 
 /// The findings of failing states, in order. After a signal no further
 /// state is explained; the rest become one finding without an explanation.
@@ -85,7 +97,12 @@ pub fn findings(
             CheckOutcome::Cancelled => (NOT_REPEATED.to_owned(), String::new()),
         };
         let label = state.and_then(|state| state.label);
-        findings.push(finding(cause, label, verdict, output));
+        let at_start = cause.key.point.operation == 0 && cause.acks == 0;
+        let mut finding = finding(cause, label, verdict, output);
+        if at_start {
+            finding.sentence = start_sentence(files_before(recording));
+        }
+        findings.push(finding);
     }
     findings.extend(unexplained(&explainer, &failing[explained..]));
     for (at, finding) in findings.iter_mut().enumerate() {

@@ -17,6 +17,7 @@ use crate::check_worker::{CheckInput, CheckWorker};
 use crate::error::CrashTestError;
 use crate::event::{CrashEvent, CrashObserver, ExplorationProgress};
 use crate::exploration_plan::{ExplorationPlan, FailingState, NumberedState, StateReport};
+use crate::fault_test::final_tree;
 use crate::recovery_crashes::{RecoveredState, RecoveryCrashes};
 use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
@@ -97,6 +98,26 @@ pub(crate) fn late_acks(recording: &Recording) -> Option<u64> {
     (acks > 1 && !recording.entries[first..].iter().any(is_change)).then_some(acks)
 }
 
+/// Refuses a check whose command is missing or is not executable.
+pub fn check_runs(
+    check: &Check,
+    recording: &Recording,
+    worker: &mut CheckWorker,
+) -> Result<(), CrashTestError> {
+    let (tree, acks) = (final_tree(recording), acks(recording));
+    let input =
+        CheckInput { tree: &tree, operation: operations(recording), label: None, acks: &acks };
+    match worker.check(check, input)? {
+        CheckOutcome::Failed(failed) => check.not_run(&failed).map_or(Ok(()), Err),
+        CheckOutcome::Passed | CheckOutcome::Cancelled => Ok(()),
+    }
+}
+
+fn operations(recording: &Recording) -> u32 {
+    let entries = recording.entries.iter();
+    entries.filter(|entry| matches!(entry, Entry::Operation(_))).count() as u32
+}
+
 impl Exploration<'_> {
     /// The directory as the program left it must pass, or the check tests something else.
     pub fn check_uncrashed(&self, worker: &mut CheckWorker) -> Result<(), CrashTestError> {
@@ -116,9 +137,40 @@ impl Exploration<'_> {
         let input = CheckInput { tree: &tree, operation, label, acks: &acks };
         match worker.check(self.check, input)? {
             CheckOutcome::Passed => Ok(()),
-            CheckOutcome::Failed(failed) => Err(CrashTestError::UncrashedFails(failed)),
+            CheckOutcome::Failed(failed) => Err(match self.check.not_run(&failed) {
+                Some(not_run) => not_run,
+                None => CrashTestError::UncrashedFails(failed),
+            }),
             CheckOutcome::Cancelled => Err(CrashTestError::Cancelled),
         }
+    }
+
+    /// Whether the check also accepts a directory without any file, and one whose files are all empty,
+    /// after everything that the program acknowledged: then it looks at no data.
+    pub(crate) fn accepts_nothing(&self, worker: &mut CheckWorker) -> Result<bool, CrashTestError> {
+        let acks = acks(self.recording);
+        let mut cut = final_tree(self.recording);
+        let has_data = |tree: &Tree| {
+            tree.walk().any(|one| tree.file(one.node).is_some_and(|file| file.size() > 0))
+        };
+        if acks.is_empty() || !has_data(&cut) || self.is_over() {
+            return Ok(false);
+        }
+        let nodes: Vec<_> = cut.walk().map(|one| one.node).collect();
+        for node in nodes {
+            if cut.file(node).is_some() {
+                cut.apply(&Action::Truncate { node, size: 0 });
+            }
+        }
+        let operation = operations(self.recording);
+        let only_root = &self.recording.initial[..1.min(self.recording.initial.len())];
+        for tree in [Tree::new(only_root), cut] {
+            let input = CheckInput { tree: &tree, operation, label: None, acks: &acks };
+            if worker.check(self.check, input)? != CheckOutcome::Passed {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Determines the states, until no more checks may begin: then there are none, and

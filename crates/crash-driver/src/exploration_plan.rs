@@ -183,6 +183,7 @@ mod tests {
             entries,
             stacks: Default::default(),
             left_running: Default::default(),
+            outside: Default::default(),
         }
     }
 

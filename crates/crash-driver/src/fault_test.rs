@@ -384,7 +384,7 @@ fn acks_by(recording: &Recording, operation: u32) -> usize {
     by.filter(|entry| matches!(entry, Entry::Acknowledgement(_))).count()
 }
 
-fn final_tree(recording: &Recording) -> Tree {
+pub(crate) fn final_tree(recording: &Recording) -> Tree {
     let mut tree = Tree::new(&recording.initial);
     for entry in &recording.entries {
         if let Entry::Operation(operation) = entry {
@@ -431,6 +431,7 @@ mod tests {
             entries,
             stacks: Default::default(),
             left_running: Default::default(),
+            outside: Default::default(),
         };
         let at = |before| -> Vec<u32> {
             moments(&recording, before).iter().map(|point| point.operation).collect()

@@ -4,8 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use retake_crash::model::Model;
+use retake_types::OsText;
 use retake_types::loop_record::crash::CrashFinding;
+use retake_types::request::millis;
 use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
 
 /// The log of the check during which the crash of a finding happens.
 pub fn recovery_log(log: &Path, id: &str) -> PathBuf {
@@ -22,6 +26,9 @@ pub struct Findings {
     pub model: String,
     pub verify: String,
     pub verify_timeout_ms: u64,
+    /// Where the check was run. Older retakes did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<OsText>,
     pub findings: Vec<CrashFinding>,
 }
 
@@ -39,14 +46,15 @@ pub enum FindingsError {
 }
 
 impl Findings {
-    pub fn new(
-        model: Model,
-        verify: &str,
-        verify_timeout_ms: u64,
-        findings: Vec<CrashFinding>,
-    ) -> Self {
-        let (model, verify) = (model.name().to_owned(), verify.to_owned());
-        Self { version: VERSION, model, verify, verify_timeout_ms, findings }
+    pub fn new(model: Model, check: &Check, findings: Vec<CrashFinding>) -> Self {
+        Self {
+            version: VERSION,
+            model: model.name().to_owned(),
+            verify: check.command().to_owned(),
+            verify_timeout_ms: millis(check.timeout()),
+            directory: Some(check.directory().into()),
+            findings,
+        }
     }
 
     /// The path of a log's findings.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use retake_crash::model::{Coverage, Model};
-use retake_crash::operation::{LeftRunning, Recording};
+use retake_crash::operation::{LeftRunning, OutsideWrites, Recording};
 use retake_types::loop_record::crash::{CrashFault, CrashFinding, OperationPlace, TestedFaults};
 use retake_types::{signal_name, text};
 use serde::Serialize;
@@ -36,6 +36,8 @@ pub struct CrashReport {
     pub crashes: bool,
     /// Processes that outlived the program's first one when it was recorded.
     pub left_running: LeftRunning,
+    /// Files outside of the directory that the program wrote to.
+    pub outside: OutsideWrites,
     pub findings: Vec<CrashFinding>,
     /// By finding: the recording of the check during which its crash happens.
     pub recoveries: Vec<(String, Recording)>,
@@ -55,6 +57,10 @@ pub enum ReportNote {
     OtherPath(String),
     /// This many states during recovery were checked.
     DuringRecovery(u64),
+    /// The program wrote to files outside of the directory.
+    WritesOutside(OutsideWrites),
+    /// The check also accepts a directory without data.
+    AcceptsNothing,
     /// Files that existed before the program ran.
     RootNotEmpty { files: u64 },
     /// All acknowledgements came after the last operation.
@@ -109,6 +115,26 @@ impl fmt::Display for ReportNote {
                 "{} without a place in the program: their call stacks are too many to keep",
                 text::count(*operations, "operation")
             ),
+            Self::WritesOutside(OutsideWrites { paths, files, behind_links }) => {
+                let named: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                let more = match files.saturating_sub(paths.len() as u64) {
+                    0 => String::new(),
+                    more => format!(" and {}", text::count(more, "more file")),
+                };
+                let link = match behind_links {
+                    0 => "",
+                    _ => ", through a symbolic link in it",
+                };
+                let their = if *files == 1 { "its" } else { "their" };
+                write!(
+                    f,
+                    "the program also wrote {}{more}, outside --root{link}; {their} loss is not tested",
+                    named.join(", ")
+                )
+            }
+            Self::AcceptsNothing => {
+                f.write_str("the check also accepts an empty directory: can it fail?")
+            }
             Self::RootNotEmpty { files: 1 } => {
                 write!(f, "the root was not empty: 1 file counts as durable")
             }
@@ -143,8 +169,8 @@ impl fmt::Display for ReportNote {
             Self::FaultsNotTried(why) => write!(f, "no call was made to fail: {why}"),
             Self::FaultsWithoutPowerLoss => write!(
                 f,
-                "a power loss after a fault is not checked: without any fault the directory does not \
-                 pass one either"
+                "the program loses data in a power loss without any fault, too, so no power loss after \
+                 a fault was tested: `retake crash` without --faults finds the cause; then test the faults again"
             ),
             Self::FaultsNotReached(faults) => write!(
                 f,
@@ -159,7 +185,8 @@ impl fmt::Display for ReportNote {
             ),
             Self::FailsWithoutFault(faults) => write!(
                 f,
-                "after {} a power loss fails as it does without the fault: see the crash states",
+                "after {} a power loss loses data as it does without the fault: `retake crash` without \
+                 --faults finds the cause",
                 text::count(*faults, "fault")
             ),
             Self::FaultsIgnored { faults: 1, first } => write!(
@@ -192,11 +219,34 @@ struct ReportJson<'a> {
     /// would have written later is not tested.
     #[serde(skip_serializing_if = "is_zero")]
     processes_ended: u32,
+    /// Files outside of the directory that the program wrote to, some by name: their loss is not tested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outside: Option<OutsideJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     interrupted: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     faults: Option<&'a TestedFaults>,
     findings: Vec<FindingJson<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OutsideJson {
+    paths: Vec<String>,
+    files: u64,
+    /// How many of them a symbolic link in the directory leads to.
+    behind_links: u64,
+}
+
+impl OutsideJson {
+    fn of(outside: &OutsideWrites) -> Option<Self> {
+        let paths = outside.paths.iter().map(|path| path.to_string_lossy().into_owned());
+        (outside.files > 0).then(|| Self {
+            paths: paths.collect(),
+            files: outside.files,
+            behind_links: outside.behind_links,
+        })
+    }
 }
 
 #[derive(Serialize)]
@@ -249,6 +299,7 @@ impl CrashReport {
             verified: self.verified,
             failing: self.failed,
             processes_ended: self.left_running.ended,
+            outside: OutsideJson::of(&self.outside),
             interrupted: self.interrupted.map(signal_name),
             complete: self.is_complete(),
             faults: self.faults.as_ref(),
@@ -259,6 +310,7 @@ impl CrashReport {
     /// Whether everything that was requested was done.
     pub fn is_complete(&self) -> bool {
         self.left_running.ended == 0
+            && self.outside.behind_links == 0
             && (!self.crashes || self.complete)
             && self.faults.as_ref().is_none_or(|tested| tested.complete)
     }
@@ -269,16 +321,17 @@ impl CrashReport {
     }
 
     /// Whether something that should have been checked could not be: states on another machine, a run with a
-    /// fault, or all of them, or later writes of a terminated process; or
-    /// nothing was checked.
+    /// fault, or all of them, later writes of a terminated process, or files behind a symbolic link; or
+    /// nothing was checked but the first state.
     pub fn lacks_answers(&self) -> bool {
         let faults = |tested: &TestedFaults| {
             tested.not_checked > 0 || (tested.tried == 0 && !tested.complete)
         };
-        let nothing = self.crashes && !self.complete && self.verified == 0;
+        let nothing = self.crashes && !self.complete && self.verified <= 1;
         nothing
             || self.lost > 0
             || self.left_running.ended > 0
+            || self.outside.behind_links > 0
             || self.faults.as_ref().is_some_and(faults)
     }
 
@@ -299,6 +352,9 @@ impl CrashReport {
         let all = tested.complete && checked == tested.tried && self.left_running.ended == 0;
         match findings as u64 {
             0 if checked == 0 => "no fault was tried".to_owned(),
+            0 if self.notes.contains(&ReportNote::FaultsWithoutPowerLoss) => {
+                format!("{faults} tried: after each the check accepts what the program left")
+            }
             0 if all => format!("{faults} tried: the program handles every one"),
             0 => format!("{faults} tried: the program handles every one of them"),
             count => {
@@ -318,6 +374,10 @@ impl CrashReport {
             0 if self.left_running.ended > 0 => format!(
                 "{states} of {model} checked: every one of them recovers, but the program was not \
                  recorded to its end"
+            ),
+            0 if self.outside.behind_links > 0 => format!(
+                "{states} of {model} checked: every one of them recovers, but data behind a symbolic \
+                 link was not tested"
             ),
             0 if self.complete => format!("{states} of {model} checked: every one recovers"),
             0 => format!("{states} of {model} checked: every one of them recovers"),
@@ -384,6 +444,10 @@ impl CrashReport {
             let processes = text::count(u64::from(self.left_running.ended), "process");
             missing.push(format!("{processes} not recorded to the end"));
         }
+        if self.outside.behind_links > 0 {
+            let files = text::count(self.outside.behind_links, "file");
+            missing.push(format!("{files} behind a symbolic link not tested"));
+        }
         if unexplained > 0 {
             missing.push(format!("{} not explained", text::count(unexplained, "failing state")));
         }
@@ -423,6 +487,7 @@ mod tests {
             faults: None,
             crashes: true,
             left_running: LeftRunning::default(),
+            outside: OutsideWrites::default(),
             findings: Vec::new(),
             recoveries: Vec::new(),
             faulted: Vec::new(),
@@ -437,5 +502,10 @@ mod tests {
             assert!(!report(2, complete).is_clean());
         }
         assert!(report(0, false).is_clean());
+        let one = CrashReport { verified: 1, ..report(0, false) };
+        assert!(one.lacks_answers() && !report(0, false).lacks_answers());
+        let outside = OutsideWrites { files: 1, behind_links: 1, ..OutsideWrites::default() };
+        let linked = CrashReport { outside, ..report(0, true) };
+        assert!(linked.lacks_answers() && !linked.is_complete());
     }
 }

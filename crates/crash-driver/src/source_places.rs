@@ -226,6 +226,7 @@ mod tests {
             entries,
             stacks: Default::default(),
             left_running: Default::default(),
+            outside: Default::default(),
         }
     }
 

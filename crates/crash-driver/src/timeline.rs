@@ -97,7 +97,7 @@ impl Names {
         self.tree
             .path(node)
             .or_else(|| self.last.get(&node).cloned())
-            .unwrap_or_else(|| PathBuf::from("(a file without a name)"))
+            .unwrap_or_else(|| PathBuf::from("an unnamed file"))
     }
 
     pub(crate) fn at(&self, dir_entry: &DirEntry) -> PathBuf {
@@ -265,6 +265,7 @@ mod tests {
             entries,
             stacks: Default::default(),
             left_running: Default::default(),
+            outside: Default::default(),
         };
         let texts: Vec<_> =
             rows(&recording).into_iter().map(|row| (row.number, row.text)).collect();

@@ -181,6 +181,7 @@ fn recording() -> Recording {
         entries,
         stacks: Default::default(),
         left_running: Default::default(),
+        outside: Default::default(),
     }
 }
 

@@ -93,5 +93,6 @@ fn database(transactions: usize) -> Recording {
         entries,
         stacks: Default::default(),
         left_running: Default::default(),
+        outside: Default::default(),
     }
 }

@@ -223,6 +223,7 @@ pub fn with_dropped_pages(recording: &Recording, site: &FaultSite) -> Option<Rec
         entries,
         stacks: CallStacks::default(),
         left_running: recording.left_running,
+        outside: Default::default(),
     })
 }
 
@@ -353,6 +354,7 @@ mod tests {
             entries,
             stacks: CallStacks::default(),
             left_running: Default::default(),
+            outside: Default::default(),
         }
     }
 

@@ -43,6 +43,20 @@ pub struct Recording {
     pub stacks: CallStacks,
     /// What was still running when the workload's first process ended.
     pub left_running: LeftRunning,
+    /// Files outside of the directory that the workload wrote to.
+    pub outside: OutsideWrites,
+}
+
+/// Regular files outside of the watched directory that the workload wrote to and that are still there
+/// when it ends. No state is without these writes.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct OutsideWrites {
+    /// Some of them, by absolute path; those behind symbolic links first.
+    pub paths: Vec<PathBuf>,
+    /// How many there are.
+    pub files: u64,
+    /// How many of them a symbolic link in the directory leads to.
+    pub behind_links: u64,
 }
 
 /// Processes that outlive the workload's first one.
@@ -343,6 +357,7 @@ mod tests {
             entries: vec![write(1, 0, 100), write(1, 50, 100), write(2, 1 << 40, 7)],
             stacks: CallStacks::default(),
             left_running: LeftRunning::default(),
+            outside: OutsideWrites::default(),
         };
         assert_eq!(recording.largest_state(), 150 + 7);
     }

@@ -7,6 +7,7 @@ use retake_crash::model::Model;
 use retake_crash_driver::check_worker::CheckWorkers;
 use retake_crash_driver::confirm::{Confirmation, Confirmed};
 use retake_crash_driver::error::CrashTestError;
+use retake_crash_driver::exploration::check_runs;
 use retake_crash_driver::finding::Findings;
 use retake_crash_driver::report::ReportNote;
 use retake_runner::screen::{Screen, time_left};
@@ -16,6 +17,7 @@ use serde::Serialize;
 
 use super::CrashFailure;
 use super::options::{CrashProject, log_path, read_log};
+use super::repro::check_directory;
 use crate::{Exit, term};
 
 /// Try a finding on a real file system: exits with 0 if it is reproduced, 1 if not
@@ -26,7 +28,7 @@ use crate::{Exit, term};
 /// is not refuted: which pages the kernel writes before a crash is random.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The log; last is the newest of this project
+    /// The log; last is that of the newest test in the current directory
     #[arg(value_name = "LOG")]
     log: PathBuf,
     /// The finding
@@ -77,12 +79,15 @@ pub(super) fn confirm(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFa
     let model: Model =
         found.model.parse().map_err(|error| CrashFailure::Refused(format!("{error}")))?;
     let timeout = Duration::from_millis(found.verify_timeout_ms);
-    let check = project.check(&found.verify, timeout, &SandboxRequest::default())?;
+    let directory = check_directory(Some(&found), &project)?;
+    let sandbox = SandboxRequest::default();
+    let check = project.check_in(&directory, &found.verify, timeout, &sandbox)?;
     let mut workers =
         CheckWorkers::start(1, &recording, true).map_err(CrashTestError::NoWorkers)?;
     if let Some(reason) = workers.other_path.clone() {
         term::say(&ReportNote::OtherPath(reason).to_string());
     }
+    check_runs(&check, &recording, &mut workers.workers[0])?;
     term::say(&format!("{}: {}", finding.id, finding.sentence));
     let (screen, begun) = (Screen::new(false), Instant::now());
     let progress = |tried: u64| {

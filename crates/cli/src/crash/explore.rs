@@ -16,7 +16,7 @@ use crate::Exit;
 /// Check every crash state of a recorded program; it is not run again
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The log; last is the newest of this project
+    /// The log; last is that of the newest test in the current directory
     #[arg(value_name = "LOG")]
     log: PathBuf,
     #[command(flatten)]
@@ -26,6 +26,7 @@ pub(super) struct Args {
 pub(super) fn explore(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
     let begun = Instant::now();
     let project = CrashProject::find(store)?;
+    args.exploration.check_report_files()?;
     signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
     let log = log_path(&args.log, &project)?;
     let recording = read_log(&log)?;

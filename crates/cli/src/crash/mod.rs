@@ -4,6 +4,7 @@ pub(crate) mod bundle;
 mod confirm;
 mod explore;
 mod fault;
+mod newest;
 mod options;
 mod output;
 mod progress;
@@ -17,7 +18,9 @@ mod session;
 #[cfg(feature = "slurm")]
 mod share;
 mod show;
+mod usage_hint;
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -29,14 +32,17 @@ use retake_runner::signals;
 
 use crate::{Exit, Failure, term, words};
 
+pub(crate) use usage_hint::with_hint;
+
 /// Check every state that a crash or power loss during a program can leave
 ///
 /// Runs the program once and records what it does to the directory, then builds every state that a
 /// crash could have left and runs the check on each. Every line that the program prints is a promise:
 /// whatever it acknowledged before the crash must survive. The check finds the state at the directory's
 /// own path and in FIRST_WORK_DIR, and the printed lines in the file named by FIRST_ACKS; its exit
-/// code 0 accepts the state. Exits with 0 if every state recovers, 1 with findings, 125 if nothing,
-/// or only a part of what --on sent to other machines, could be tested.
+/// code 0 accepts the state. Exits with 0 if every state that was checked recovers, 1 with findings,
+/// 125 if nothing, only a part of what --on sent to other machines, or not all of the data could be
+/// tested.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(arg_required_else_help = true)]
@@ -75,8 +81,12 @@ pub(crate) fn crash(args: Args, store: Option<&Path>) -> Result<Exit, Failure> {
     };
     // A command that a signal interrupted failed because of it.
     if let Some(signal) = signals::received() {
-        if answered.is_err() {
-            term::say("interrupted");
+        match &answered {
+            Err(CrashFailure::NotTested(CrashTestError::Record(RecordError::Cancelled))) => {
+                term::say("interrupted while the program was recorded: nothing was tested");
+            }
+            Err(_) => term::say("interrupted"),
+            Ok(_) => {}
         }
         return Ok(Exit::Signal(signal));
     }
@@ -112,6 +122,13 @@ impl From<std::io::Error> for CrashFailure {
     }
 }
 
+/// The name of a file in this directory as a path, if a command without a slash has the name of one.
+fn in_directory(command: &OsStr, directory: &Path) -> Option<String> {
+    let plain = !command.is_empty() && Path::new(command).components().count() == 1;
+    let plain = plain && !command.to_string_lossy().contains('/');
+    (plain && directory.join(command).is_file()).then(|| format!("./{}", command.to_string_lossy()))
+}
+
 /// Why nothing was tested, with the options and commands that help.
 fn error_text(error: &CrashTestError) -> String {
     match error {
@@ -121,10 +138,22 @@ fn error_text(error: &CrashTestError) -> String {
         CrashTestError::Findings(FindingsError::Foreign { .. }) => {
             format!("{error}; `retake crash` did not write it")
         }
-        CrashTestError::Record(RecordError::Start { source, .. }) => match source.kind() {
+        CrashTestError::Record(RecordError::Start { program, source }) => match source.kind() {
             ErrorKind::PermissionDenied => format!("{error}; make it executable with chmod +x"),
+            ErrorKind::NotFound => match in_directory(program, Path::new(".")) {
+                Some(meant) => format!("{error}; did you mean {meant}?"),
+                None => error.to_string(),
+            },
             _ => error.to_string(),
         },
+        CrashTestError::CheckNotRun { command, directory, code, .. } => {
+            let word = command.split_whitespace().next().unwrap_or_default();
+            match (code, in_directory(OsStr::new(word), directory)) {
+                (127, Some(meant)) => format!("{error}; did you mean {meant}?"),
+                (126, _) => format!("{error}; make it executable with chmod +x"),
+                _ => format!("{error}; is it the right directory?"),
+            }
+        }
         CrashTestError::Record(RecordError::Root { source, .. }) => match source.kind() {
             ErrorKind::NotFound => format!("{error}; create it, or give another --root"),
             _ => error.to_string(),

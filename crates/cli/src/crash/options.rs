@@ -23,7 +23,7 @@ use retake_store::redact::Redactor;
 use retake_types::config::SandboxedCommand;
 use retake_types::{SandboxRequest, parse_duration};
 
-use super::CrashFailure;
+use super::{CrashFailure, newest};
 use crate::exec::{self, SandboxArgs};
 use crate::{Failure, context, term, words};
 
@@ -81,6 +81,27 @@ impl ExplorationArgs {
         self.verify.as_deref().unwrap_or_default()
     }
 
+    /// Refuses reports that could not be written after the test.
+    pub(super) fn check_report_files(&self) -> Result<(), CrashFailure> {
+        for (option, path) in [("--junit", &self.junit), ("--html", &self.html)] {
+            let Some(path) = path else { continue };
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let why = match parent {
+                Some(parent) if !parent.is_dir() => {
+                    format!(
+                        "{} is not a directory; create it, or give another path",
+                        parent.display()
+                    )
+                }
+                _ if path.is_dir() => "it is a directory; give the path of a file".to_owned(),
+                _ => continue,
+            };
+            let path = path.display();
+            return Err(CrashFailure::Refused(format!("{option} {path} cannot be written: {why}")));
+        }
+        Ok(())
+    }
+
     pub(super) fn jobs(&self) -> usize {
         self.jobs.map_or_else(
             || std::thread::available_parallelism().map_or(1, usize::from),
@@ -113,36 +134,51 @@ pub(super) struct FreshArgs {
 }
 
 impl FreshArgs {
-    pub(super) fn prepare(&self, root: &Path) -> Result<(), CrashTestError> {
-        let Some(from) = &self.fresh else { return Ok(()) };
+    pub(super) fn prepare(&self, root: &Path) -> Result<PreparedRoot, CrashTestError> {
+        let created = (self.fresh.is_some() && !root.exists()).then(|| root.to_owned());
+        let Some(from) = &self.fresh else { return Ok(PreparedRoot { created }) };
         let fresh = match from.is_empty() {
             true => FreshRoot::Empty,
             false => FreshRoot::CopyOf(from.into()),
         };
-        Ok(fresh.prepare(root)?)
+        let prepared = PreparedRoot { created };
+        match fresh.prepare(root) {
+            Ok(()) => Ok(prepared),
+            Err(error) => {
+                prepared.remove_unused();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Whether the root becomes a copy of a directory.
+    pub(super) fn copies(&self) -> bool {
+        self.fresh.as_ref().is_some_and(|from| !from.is_empty())
     }
 }
 
-/// The given log, or for `last` the newest one of this project.
+/// A root that is ready for the program.
+pub(super) struct PreparedRoot {
+    /// It did not exist before.
+    created: Option<PathBuf>,
+}
+
+impl PreparedRoot {
+    /// Removes a new directory in which nothing was written: its name may be a typo.
+    pub(super) fn remove_unused(&self) {
+        if let Some(created) = &self.created {
+            // Fails if anything is in it, as intended.
+            drop(std::fs::remove_dir(created));
+        }
+    }
+}
+
+/// The given log, or for `last` that of the newest test in the current directory.
 pub(super) fn log_path(log: &Path, project: &CrashProject) -> Result<PathBuf, CrashFailure> {
     if log != Path::new("last") || log.exists() {
         return Ok(log.to_owned());
     }
-    let logs = project.logs();
-    // Names begin with the id of the loop, so they sort by time; the log of a recovery has the name of
-    // its log and a suffix.
-    let names = std::fs::read_dir(&logs).into_iter().flatten().flatten();
-    let newest = names
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.ends_with(".log") && name.matches(".log").count() == 1)
-        .max();
-    match newest {
-        Some(name) => Ok(logs.join(name)),
-        None => Err(CrashFailure::Refused(format!(
-            "there is no log in {}: no crash test of this project has had findings",
-            logs.display()
-        ))),
-    }
+    newest::log(project)
 }
 
 pub(super) fn some_time(text: &str) -> Result<Duration, String> {
@@ -201,12 +237,13 @@ impl CrashProject {
         exec::sandbox_of(SandboxedCommand::Crash, args, &self.config)
     }
 
-    /// The sandbox of checks.
+    /// The sandbox of checks that run in a directory.
     pub(super) fn check_sandbox<'a>(
         &'a self,
+        cwd: &'a Path,
         request: &'a SandboxRequest,
     ) -> Option<CheckSandbox<'a>> {
-        let (cwd, context) = (self.here.as_path(), &*self.context);
+        let context = &*self.context;
         request.is_on().then_some(CheckSandbox { request, cwd, context })
     }
 
@@ -216,7 +253,18 @@ impl CrashProject {
         timeout: Duration,
         sandbox: &SandboxRequest,
     ) -> Result<Check, CrashTestError> {
-        let mut request = Check::request(command, self.here.as_path(), timeout);
+        self.check_in(&self.here, command, timeout, sandbox)
+    }
+
+    /// A check that is run in this directory.
+    pub(super) fn check_in(
+        &self,
+        directory: &Path,
+        command: &str,
+        timeout: Duration,
+        sandbox: &SandboxRequest,
+    ) -> Result<Check, CrashTestError> {
+        let mut request = Check::request(command, directory, timeout);
         request.sandbox = sandbox.clone();
         Check::new(request, &self.context).map_err(CrashTestError::Refused)
     }

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use retake_crash::log::LogError;
+use retake_crash::recorded_bytes::ByteStore;
 use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::exploration::changes_anything;
 use retake_crash_driver::finding::Findings;
@@ -43,8 +45,9 @@ pub(super) struct Args {
 
 pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFailure> {
     let project = CrashProject::find(store)?;
+    check_output(&args.output)?;
     let cancel = signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
-    args.fresh.prepare(&args.root)?;
+    let prepared = args.fresh.prepare(&args.root)?;
     let mut store = project.store()?;
     let workload = Workload {
         root: args.root.clone(),
@@ -57,6 +60,9 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFai
         workload.record(LoopId::new(), &project.context, store.as_mut(), &observer, cancel);
     drop(store);
     project.push();
+    if recorded.is_err() {
+        prepared.remove_unused();
+    }
     let recording = recorded?.recording;
     write_log(&args.output, &recording)?;
     Findings::remove(&args.output).map_err(|source| CrashTestError::File {
@@ -81,6 +87,32 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFai
         term::say(&error_text(&CrashTestError::NothingWritten(recording.root)));
     }
     Ok(Exit::OK)
+}
+
+/// A log may replace a log; any other file was surely not meant.
+fn check_output(path: &Path) -> Result<(), CrashFailure> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let shown = path.display();
+    if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
+        return Err(CrashFailure::Refused(format!(
+            "-o {shown} cannot be written: {} is not a directory; create it, or give another path",
+            parent.display()
+        )));
+    }
+    let Ok(metadata) = path.metadata() else { return Ok(()) };
+    let is_log = || {
+        let file = std::fs::File::open(path).ok();
+        file.is_some_and(|file| {
+            let read = retake_crash::log::Reader::new(file, ByteStore::default());
+            !matches!(read, Err(LogError::Foreign | LogError::Io { .. }))
+        })
+    };
+    if metadata.is_file() && (metadata.len() == 0 || is_log()) {
+        return Ok(());
+    }
+    Err(CrashFailure::Refused(format!(
+        "-o {shown} is not overwritten: it exists and is not a crash log; remove it, or give another path"
+    )))
 }
 
 /// Forwards the program's output. A closed stdout or stderr does not stop the program.

@@ -24,7 +24,7 @@ use crate::{Exit, Failure, term};
 /// The program is not run: the state comes from the log.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The log; last is the newest of this project
+    /// The log; last is that of the newest test in the current directory
     #[arg(value_name = "LOG")]
     log: PathBuf,
     /// The finding, or the name of a state, such as 120-17.0
@@ -76,6 +76,12 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFail
         term::say(&format!("{}: {}", finding.id, finding.sentence));
     }
     if let Some(into) = &args.into {
+        if into.symlink_metadata().is_ok() {
+            let into = into.display();
+            return Err(CrashFailure::Refused(format!(
+                "--into {into} exists already; remove it, or give the path of a new directory"
+            )));
+        }
         let written =
             std::fs::create_dir(into).and_then(|()| retake_crash::materialise(&state.tree, into));
         written.map_err(|source| Failure::File { action: "write", path: into.clone(), source })?;
@@ -96,7 +102,8 @@ pub(super) fn repro(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFail
         input.operation = finding.operation;
         input.label = finding.label.as_deref();
     }
-    check(args, &project, found.as_ref(), &recording, (&key, input))
+    let known = finding.filter(|_| args.verify.is_none()).map(|finding| finding.verdict.as_str());
+    check(args, &project, found.as_ref(), &recording, (&key, input, known))
 }
 
 fn check(
@@ -104,7 +111,7 @@ fn check(
     project: &CrashProject,
     found: Option<&Findings>,
     recording: &Recording,
-    (key, input): (&StateKey, CheckInput<'_>),
+    (key, input, known): (&StateKey, CheckInput<'_>, Option<&str>),
 ) -> Result<Exit, CrashFailure> {
     let verify = match (&args.verify, found) {
         (Some(given), _) => given.clone(),
@@ -121,8 +128,9 @@ fn check(
         Duration::from_millis(found.map_or(30_000, |found| found.verify_timeout_ms))
     });
     let sandbox = project.sandbox(&args.sandbox)?;
-    let check = project.check(&verify, timeout, &sandbox)?;
-    let confined = project.check_sandbox(&sandbox);
+    let directory = check_directory(args.verify.is_none().then_some(found).flatten(), project)?;
+    let check = project.check_in(&directory, &verify, timeout, &sandbox)?;
+    let confined = project.check_sandbox(&directory, &sandbox);
     let mut workers = CheckWorkers::start_confined(1, recording, true, confined)
         .map_err(CrashTestError::NoWorkers)?;
     if let Some(reason) = workers.other_path.clone() {
@@ -137,6 +145,11 @@ fn check(
             Exit::OK
         }
         CheckOutcome::Failed(failed) => {
+            // A finding can be just that: a state in which a command is missing.
+            let expected = known == Some(failed.verdict().as_str());
+            if let Some(not_run) = check.not_run(&failed).filter(|_| !expected) {
+                return Err(not_run.into());
+            }
             if !failed.output.is_empty() {
                 term::data(term::visible_lines(&failed.output).as_bytes())?;
             }
@@ -145,6 +158,25 @@ fn check(
         }
         CheckOutcome::Cancelled => return Err(CrashTestError::Cancelled.into()),
     })
+}
+
+/// Where the check is run: a recorded one where it was run before, any other one here.
+pub(super) fn check_directory(
+    found: Option<&Findings>,
+    project: &CrashProject,
+) -> Result<PathBuf, CrashFailure> {
+    let Some(directory) = found.and_then(|found| found.directory.as_ref()) else {
+        return Ok(project.here.clone());
+    };
+    let directory = directory.as_path();
+    if !directory.is_dir() {
+        return Err(CrashFailure::Refused(format!(
+            "the check cannot be run again: it was run in {}, which does not exist any more; create it, or \
+             let `retake crash explore` check the states of the log with --verify in this directory",
+            directory.display()
+        )));
+    }
+    Ok(directory.to_owned())
 }
 
 fn unknown(log: &Path, args: &Args, found: Option<&Findings>) -> CrashFailure {

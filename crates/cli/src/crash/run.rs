@@ -58,8 +58,9 @@ pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFa
     let begun = Instant::now();
     let root = args.root.clone().unwrap_or_default();
     let project = CrashProject::find(store)?;
+    args.exploration.check_report_files()?;
     let cancel = signals::end_descriptor().map_err(CrashTestError::NoDescriptor)?;
-    args.fresh.prepare(&root)?;
+    let prepared = args.fresh.prepare(&root)?;
     let budget = args.exploration.budget;
     let workload = Workload {
         root: root.clone(),
@@ -72,8 +73,12 @@ pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFa
     let faults = args.faults.map(CrashFaults::from);
     let mut session =
         CrashSession::begin(&project, &args.exploration, source, faults, begun, &observer)?;
+    session.root_is_copy = args.fresh.copies();
     let tested = test(&mut session, &workload, &observer, cancel);
     drop(session);
+    if tested.is_err() {
+        prepared.remove_unused();
+    }
     project.push();
     tested
 }

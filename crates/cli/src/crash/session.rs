@@ -27,7 +27,7 @@ use super::options::{CrashProject, ExplorationArgs, write_log};
 use super::output::write_report;
 #[cfg(feature = "slurm")]
 use super::remote::RemoteTarget;
-use super::{CrashFailure, fault};
+use super::{CrashFailure, fault, newest};
 use crate::{Exit, Failure, bundle_file, term};
 
 /// A build without Slurm has no remote targets.
@@ -81,6 +81,8 @@ pub(super) struct CrashSession<'a> {
     sandbox: SandboxRequest,
     /// Which calls are made to fail, if any.
     pub(super) faults: Option<CrashFaults>,
+    /// Whether --fresh=DIR copied the initial content.
+    pub(super) root_is_copy: bool,
 }
 
 impl<'a> CrashSession<'a> {
@@ -137,7 +139,18 @@ impl<'a> CrashSession<'a> {
             faults,
         };
         let recorder = CrashRecorder::begin(project.store()?, &plan, project.redactor(), observer);
-        Ok(Self { project, args, source, recorder, observer, begun, remote, sandbox, faults })
+        Ok(Self {
+            project,
+            args,
+            source,
+            recorder,
+            observer,
+            begun,
+            remote,
+            sandbox,
+            faults,
+            root_is_copy: false,
+        })
     }
 
     /// Ends the loop if `result` is an error.
@@ -181,11 +194,16 @@ impl<'a> CrashSession<'a> {
             // With a log the states can be checked later without running the program again.
             let kept = self.keep_log(recording, &log);
             self.end_if_failed(kept)?;
+            newest::note(self.project, Some(&log));
             term::say(&interrupted_text(&log));
         }
         let report = self.end_if_failed(report)?;
         let kept = self.keep(&report, recording, &log);
         self.end_if_failed(kept)?;
+        if let Source::Program { .. } = self.source {
+            let kept = !report.is_clean() || report.interrupted.is_some();
+            newest::note(self.project, kept.then_some(log.as_path()));
+        }
         if let Some((shard, path)) = args.shard.zip(args.bundle.as_deref()) {
             let explored = ExploredShard {
                 shard,
@@ -227,7 +245,7 @@ impl<'a> CrashSession<'a> {
         let started = self.recorder.while_closed(|| {
             // Started before the mounts over the recorded directory, which the scheduler's programs must not see.
             let remote = remote.map(|remote| remote.explorer(project, args.jobs)).transpose()?;
-            let sandbox = project.check_sandbox(&self.sandbox);
+            let sandbox = project.check_sandbox(&project.here, &self.sandbox);
             let workers = CheckWorkers::start_confined(here, recording, !args.recovery, sandbox)?;
             Ok((workers, remote))
         });
@@ -249,6 +267,7 @@ impl<'a> CrashSession<'a> {
             command: self.source.text(),
             repro: &|id| quote(["retake", "crash", "repro", &log, id]),
             observer: self.observer,
+            root_is_copy: self.root_is_copy,
             shard: args.shard,
         };
         let remote = remote.as_mut().map(|remote| &mut **remote as &mut dyn RemoteExplorer);
@@ -279,18 +298,45 @@ impl<'a> CrashSession<'a> {
         for (id, recovery) in report.recoveries.iter().chain(&report.faulted) {
             write_log(&recovery_log(log, id), recovery)?;
         }
-        let findings = Findings::new(
-            report.model,
-            &report.verify,
-            millis(self.args.verify_timeout),
-            report.findings.clone(),
-        );
+        let check = self.project.check(
+            self.args.verify(),
+            self.args.verify_timeout,
+            &SandboxRequest::default(),
+        )?;
+        let findings = Findings::new(report.model, &check, report.findings.clone());
+        if let Source::Log { .. } = self.source
+            && keeps_earlier(&findings, report, log)
+        {
+            return Ok(());
+        }
         findings.write(log).map_err(|source| CrashTestError::File {
             action: "write",
             path: Findings::path(log),
             source,
         })
     }
+}
+
+/// Whether the findings of an earlier exploration of this log stay: this one found none, but with
+/// another check or model, or it was not complete. Says so, and what is replaced otherwise.
+fn keeps_earlier(new: &Findings, report: &CrashReport, log: &Path) -> bool {
+    // What cannot be read is replaced.
+    let Ok(Some(earlier)) = Findings::read(log) else { return false };
+    let same = (&earlier.model, &earlier.verify) == (&new.model, &new.verify)
+        && (earlier.directory.is_none() || earlier.directory == new.directory);
+    if earlier.findings.is_empty() || (same && report.is_complete()) {
+        return false;
+    }
+    let keeps = new.findings.is_empty();
+    let verb = if keeps { "are kept" } else { "are replaced" };
+    let count = term::count(earlier.findings.len() as u64, "finding");
+    term::say(&format!(
+        "{}: the {count} of an earlier exploration {verb} (check `{}`, model {})",
+        log.display(),
+        earlier.verify,
+        earlier.model
+    ));
+    keeps
 }
 
 /// How to continue an interrupted test.

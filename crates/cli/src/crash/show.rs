@@ -19,7 +19,7 @@ use crate::{Exit, Failure};
 /// Show a log: every operation, sync, label and acknowledgement, and the findings, if any
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The log; last is the newest of this project
+    /// The log; last is that of the newest test in the current directory
     #[arg(value_name = "LOG")]
     log: PathBuf,
     /// Print it as JSON

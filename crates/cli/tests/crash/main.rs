@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod all_clear;
 mod confined;
 mod confirm;
 mod env;

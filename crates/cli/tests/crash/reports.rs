@@ -99,8 +99,9 @@ fn recording_and_exploring_can_be_days_apart() {
     assert_eq!(shown["operations"], 5);
     assert_eq!(shown["entries"][5]["sort"], "acknowledgement");
     assert_eq!(shown["findings"][0]["id"], "F1");
+    // In another model nothing fails, which refutes nothing.
     env.expect(0, &["explore", "log", "--model", "kill", "--verify", check]);
-    assert_eq!(env.expect(0, &["show", "log", "--json"]).json()["findings"], serde_json::json!([]));
+    assert_eq!(env.expect(0, &["show", "log", "--json"]).json()["findings"][0]["id"], "F1");
 }
 
 #[test]

@@ -466,6 +466,7 @@ mod tests {
                 entries,
                 stacks: Default::default(),
                 left_running: Default::default(),
+                outside: Default::default(),
             };
             let all = recording.entries.len() as u32;
             for operations in [all, 8, 0] {

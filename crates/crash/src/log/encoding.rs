@@ -10,7 +10,8 @@ use crate::call_stack::{
     CallStacks, CapturedStack, CodeImage, CodeMapping, ScriptLine, StackBlock,
 };
 use crate::operation::{
-    Action, Content, DirEntry, Entry, Initial, Kind, LeftRunning, Node, Operation, WriteSync,
+    Action, Content, DirEntry, Entry, Initial, Kind, LeftRunning, Node, Operation, OutsideWrites,
+    WriteSync,
 };
 use crate::recorded_bytes::{ByteStore, RecordedBytes};
 
@@ -125,6 +126,12 @@ impl Encoder<'_> {
     pub(super) fn left_running(&mut self, left: &LeftRunning) {
         self.number(left.processes);
         self.number(left.ended);
+    }
+
+    pub(super) fn outside(&mut self, outside: &OutsideWrites) {
+        self.all(&outside.paths, |to, path| to.name(path.as_os_str()));
+        self.long(outside.files);
+        self.long(outside.behind_links);
     }
 
     fn code_mapping(&mut self, mapping: &CodeMapping) {
@@ -395,6 +402,14 @@ impl<'a, R: Read> Decoder<'a, R> {
 
     pub(super) fn left_running(&mut self) -> Decoded<LeftRunning> {
         Ok(LeftRunning { processes: self.number()?, ended: self.number()? })
+    }
+
+    pub(super) fn outside(&mut self) -> Decoded<OutsideWrites> {
+        Ok(OutsideWrites {
+            paths: self.several(|from| Ok(from.name()?.into()))?,
+            files: self.long()?,
+            behind_links: self.long()?,
+        })
     }
 
     pub(super) fn stacks(&mut self) -> Decoded<CallStacks> {

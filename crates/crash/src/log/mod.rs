@@ -7,7 +7,7 @@
 //! version               u32
 //! root                  bytes
 //! frames                a tag byte, a body; initial nodes first, then entries, then call stacks, then
-//!                       processes that were left running
+//!                       processes that were left running, then files outside that were written
 //! end                   the tag 'E', the number of frames, the checksum of everything before it
 //! ```
 //!
@@ -19,7 +19,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::call_stack::CallStacks;
-use crate::operation::{Action, Entry, Initial, LeftRunning, Operation, Recording};
+use crate::operation::{Action, Entry, Initial, LeftRunning, Operation, OutsideWrites, Recording};
 use crate::recorded_bytes::ByteStore;
 
 mod encoding;
@@ -31,14 +31,15 @@ use encoding::{Decoder, Encoder};
 const MAGIC: &[u8; 16] = b"first crash log\n";
 
 /// Increased whenever the meaning of a log changes. Version 1 had no call stacks,
-/// version 2 no processes that were left running.
-pub const VERSION: u32 = 3;
+/// version 2 no processes that were left running, version 3 no files outside.
+pub const VERSION: u32 = 4;
 const OLDEST: u32 = 1;
 
 const INITIAL: u8 = b'I';
 const ENTRY: u8 = b'O';
 const STACKS: u8 = b'C';
 const LEFT_RUNNING: u8 = b'L';
+const OUTSIDE: u8 = b'W';
 const END: u8 = b'E';
 
 /// Why a log cannot be read.
@@ -182,6 +183,14 @@ impl<W: Write> Writer<W> {
         self.flush_frame()
     }
 
+    /// Call after the last entry.
+    pub fn outside(&mut self, outside: &OutsideWrites) -> io::Result<()> {
+        self.frame.push(OUTSIDE);
+        Encoder(&mut self.frame).outside(outside);
+        self.frames += 1;
+        self.flush_frame()
+    }
+
     /// Writes the end mark and returns the underlying writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.frame.push(END);
@@ -211,6 +220,8 @@ pub enum Frame {
     Stacks(CallStacks),
     /// What was still running when the workload's first process ended.
     LeftRunning(LeftRunning),
+    /// Files outside of the directory that the workload wrote to.
+    Outside(OutsideWrites),
 }
 
 /// Reads a log, frame by frame.
@@ -279,6 +290,7 @@ impl<R: Read> Reader<R> {
             }
             STACKS => Frame::Stacks(decoder.stacks()?),
             LEFT_RUNNING => Frame::LeftRunning(decoder.left_running()?),
+            OUTSIDE => Frame::Outside(decoder.outside()?),
             END => {
                 let frames = decoder.long()?;
                 self.sum.add(&raw);
@@ -320,6 +332,9 @@ pub fn write<W: Write>(to: W, recording: &Recording) -> io::Result<W> {
     if recording.left_running != LeftRunning::default() {
         writer.left_running(&recording.left_running)?;
     }
+    if recording.outside != OutsideWrites::default() {
+        writer.outside(&recording.outside)?;
+    }
     writer.finish()
 }
 
@@ -338,6 +353,7 @@ pub fn read_into<R: Read>(from: R, bytes: ByteStore) -> Result<Recording, LogErr
         entries: Vec::new(),
         stacks: CallStacks::default(),
         left_running: LeftRunning::default(),
+        outside: OutsideWrites::default(),
     };
     while let Some(frame) = reader.frame()? {
         match frame {
@@ -345,6 +361,7 @@ pub fn read_into<R: Read>(from: R, bytes: ByteStore) -> Result<Recording, LogErr
             Frame::Entry(entry) => recording.entries.push(entry),
             Frame::Stacks(stacks) => recording.stacks = stacks,
             Frame::LeftRunning(left) => recording.left_running = left,
+            Frame::Outside(outside) => recording.outside = outside,
         }
     }
     Ok(recording)

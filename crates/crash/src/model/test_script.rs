@@ -178,6 +178,7 @@ impl TestScript {
             entries: self.entries.clone(),
             stacks: CallStacks::default(),
             left_running: Default::default(),
+            outside: Default::default(),
         }
     }
 

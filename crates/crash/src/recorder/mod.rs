@@ -45,6 +45,7 @@ mod launch;
 mod left_running;
 mod mapped_files;
 mod nodes;
+mod outside_files;
 mod path_lookup;
 mod pending_call;
 mod ptrace;
@@ -333,12 +334,16 @@ impl Recorder {
             return Err(RecordError::Moved { path: root });
         }
         let stacks = tracer.stacks.map(stack_capture::StackCapture::into_stacks);
+        let directory = self.directory.clone().or_else(|| std::env::current_dir().ok());
+        let directory = directory.unwrap_or_default();
+        let directory = directory.canonicalize().unwrap_or(directory);
         let mut recording = Recording {
             root: root.clone(),
             initial,
             entries: tracer.entries,
             stacks: stacks.unwrap_or_default(),
             left_running: tracer.left_running,
+            outside: tracer.outside_files.finish(&root, &directory),
         };
         let mut tree = compare::replayed(&recording);
         let reread = interrupted_call::reread(&tracer.unsure, &tree, &handle, &mut tracer.bytes);

@@ -19,6 +19,7 @@ use super::fault_injection::FaultWatch;
 use super::file::{DescriptorInfo, Descriptors, FileId, FileStatus, has_plain_numbers};
 use super::mapped_files::{self, Mappings};
 use super::nodes::{KnownFile, Nodes};
+use super::outside_files::OutsideFiles;
 use super::pending_call::{CallPlan, PendingCall};
 use super::ptrace::{self, Event, StoppedCall};
 use super::seccomp_filter;
@@ -62,6 +63,8 @@ pub(super) struct Tracer {
     outside: HashSet<FileId>,
     /// Files outside that were mapped for writing: stores to them are not observed.
     mapped_outside: HashSet<FileId>,
+    /// Files outside that were written to, for people.
+    pub(super) outside_files: OutsideFiles,
     /// The file that gets the workload's lines, if they are acknowledgements.
     pub(super) stdout: Option<FileId>,
     pub(super) line: Vec<u8>,
@@ -127,6 +130,7 @@ impl Tracer {
             mappings: Mappings::default(),
             outside: HashSet::new(),
             mapped_outside: HashSet::new(),
+            outside_files: OutsideFiles::default(),
             stdout,
             line: Vec::new(),
             entries: Vec::new(),

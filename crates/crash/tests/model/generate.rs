@@ -53,6 +53,7 @@ pub(crate) fn recording(choices: &[Choice]) -> Recording {
         entries: program.entries,
         stacks: Default::default(),
         left_running: Default::default(),
+        outside: Default::default(),
     }
 }
 

@@ -69,6 +69,7 @@ impl Workload {
                 entries: Vec::new(),
                 stacks: Default::default(),
                 left_running: Default::default(),
+                outside: Default::default(),
             },
             root,
             noise,

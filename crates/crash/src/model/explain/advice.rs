@@ -116,6 +116,7 @@ impl Explainer<'_> {
             entries,
             stacks: CallStacks::default(),
             left_running: self.recording.left_running,
+            outside: Default::default(),
         }
     }
 }

@@ -131,13 +131,16 @@ impl OperationDescriptions {
             && let Some((from, to)) = bytes(&lost).or(description.range)
         {
             let verb = match later.kind {
-                OperationKind::Rename => "rename",
+                OperationKind::Rename => "rename of",
                 OperationKind::Link => "link",
-                _ => "name",
+                _ => "name of",
             };
-            let path = quoted_path(&later.path);
+            let path = match (later.kind, &later.to) {
+                (OperationKind::Link, Some(link)) => quoted_path(link),
+                _ => quoted_path(&later.path),
+            };
             return format!(
-                "the {verb} of {path} survives but its bytes {from}–{to}{others} do not{sync}"
+                "the {verb} {path} survives but its bytes {from}–{to}{others} do not{sync}"
             );
         }
         let (gone, kept) = loss.parts(number);
@@ -260,7 +263,7 @@ impl OperationDescriptions {
         };
         let before = match (told(operation), said) {
             (Some(before), true) => Some(format!("what was acknowledged after {before}")),
-            (None, true) => Some("what was acknowledged before anything was done".to_owned()),
+            (None, true) => Some("the acknowledgement before op 1".to_owned()),
             (before, false) => before,
         };
         let after = mended.and_then(told);

@@ -414,7 +414,7 @@ fn a_file_made_without_a_name_is_called_what_it_is_called_later() {
         let told = sentences(&found);
         assert_eq!(
             told,
-            ["the link of `m` survives but its bytes 0–4 do not: `fsync` the file before op 3"]
+            ["the link `m` survives but its bytes 0–4 do not: `fsync` the file before op 3"]
         );
         assert_eq!(found[0].files, [PathBuf::from("m")]);
     }

@@ -109,7 +109,11 @@ impl Tracer {
     /// A change of a file outside of the tree. A file on the same file system may be moved in at any
     /// time, so the recorder must know whether it was synced since.
     fn foreign(&mut self, pid: pid_t, fd: i32, sync: WriteSync) -> Planned {
-        match self.opened(pid, fd)? {
+        let opened = self.opened(pid, fd)?;
+        if let Some(opened) = opened {
+            self.written_outside(pid, fd, opened.id);
+        }
+        match opened {
             Some(OpenFile { id, .. }) if id.device == self.device => {
                 let regular =
                     self.status(pid, fd).is_some_and(|status| status.kind == FileKind::Regular);
@@ -191,9 +195,13 @@ impl Tracer {
             None => {
                 if let Some(opened) = self.opened(pid, arguments[4] as i32)?
                     && opened.writable()
-                    && opened.id.device == self.device
                 {
-                    self.outside_mapped(opened.id);
+                    if writable {
+                        self.written_outside(pid, arguments[4] as i32, opened.id);
+                    }
+                    if opened.id.device == self.device {
+                        self.outside_mapped(opened.id);
+                    }
                 }
                 Ok(None)
             }
