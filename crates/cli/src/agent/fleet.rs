@@ -145,6 +145,8 @@ struct Document<'a> {
     id: LoopId,
     running: bool,
     stop_reason: Option<String>,
+    /// `ok` or `failed`, as the exit code of the run; none while it is not finished.
+    outcome: Option<&'static str>,
     started_at: Timestamp,
     ended_at: Option<Timestamp>,
     base: &'a str,
@@ -161,6 +163,10 @@ fn list(json: bool, last: &RecordedFleet, store: &Store) -> Result<Exit, Failure
             id: record.id,
             running,
             stop_reason: record.stop_reason.as_ref().map(|reason| reason.as_str().to_owned()),
+            outcome: record.stop_reason.as_ref().map(|_| match last.failures().is_empty() {
+                true => "ok",
+                false => "failed",
+            }),
             started_at: record.start_time,
             ended_at: record.end_time,
             base: &last.plan.base,
@@ -200,7 +206,10 @@ fn table(rows: &[AgentOverview]) -> Table<'static> {
             row.name.clone().into(),
             Cell::shaded(row.state, shade),
             row.iterations.to_string().into(),
-            row.cost_usd.map_or_else(String::new, |cost| format!("${cost:.2}")).into(),
+            row.cost_usd
+                .filter(|cost| *cost > 0.0)
+                .map_or_else(String::new, |cost| format!("${cost:.2}"))
+                .into(),
             changes(row).into(),
             overlaps.join(", ").into(),
             last.to_owned().into(),

@@ -479,7 +479,10 @@ fn table(rows: &[Row<'_>]) -> Table<'static> {
             row.name.to_owned().into(),
             Cell::shaded(ended, shade),
             row.iterations.map_or_else(String::new, |count| count.to_string()).into(),
-            row.cost_usd.map_or_else(String::new, |cost| format!("${cost:.2}")).into(),
+            row.cost_usd
+                .filter(|cost| *cost > 0.0)
+                .map_or_else(String::new, |cost| format!("${cost:.2}"))
+                .into(),
             took.map_or_else(String::new, display::time).into(),
             row.why.unwrap_or_default().lines().next().unwrap_or_default().to_owned().into(),
         ]);

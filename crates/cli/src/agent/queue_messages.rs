@@ -4,6 +4,8 @@ use retake_agent::display;
 use retake_agent::driver::{FinishedQueue, QueueEvent};
 use retake_agent::queue::{QueueError, QueueStopReason, TaskEnd};
 
+use retake_types::loop_record::agent::Spent;
+
 use super::messages;
 use crate::term;
 
@@ -87,7 +89,13 @@ pub(super) fn finished(finished: &FinishedQueue) -> String {
     if finished.failures > 0 {
         text += &format!(", {} failed", finished.failures);
     }
-    text += &format!(", {} spent", display::spent(finished.spent));
+    if finished.incomplete > 0 {
+        text += &format!(", {} stopped before completion", finished.incomplete);
+    }
+    text += &match finished.spent == Spent::default() {
+        true => format!(", {}", display::spent(finished.spent)),
+        false => format!(", {} spent", display::spent(finished.spent)),
+    };
     if finished.left > 0 {
         let left = term::count(finished.left as u64, "task");
         text += &format!("\n→ Run the {left} left: retake agent queue run");
