@@ -5,13 +5,15 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use retake_agent::control::Mailbox;
 use retake_agent::fleet::{self, AgentOverview, Applied, FleetState, LeftTree, RecordedFleet};
+use retake_agent::plan::AgentStopReason;
 use retake_agent::workspace::{Workspace, WorkspaceLock};
 use retake_store::Store;
 use retake_types::LoopId;
+use retake_types::loop_record::fleet::FleetOutcome;
 use serde::Serialize;
 
 use super::project::AgentProject;
-use super::{attach, fleet_messages, refused};
+use super::{attach, fleet_messages, messages, refused};
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
 
@@ -201,6 +203,10 @@ fn table(rows: &[AgentOverview]) -> Table<'static> {
         };
         let overlaps: Vec<&str> = row.overlaps.iter().map(|other| other.agent.as_str()).collect();
         let why = row.why.as_deref().and_then(|why| why.lines().last());
+        let failed = row.state == FleetOutcome::AgentFailed.as_str();
+        let reason = row.stop_reason.as_deref().filter(|_| failed);
+        let reason = reason.and_then(|reason| reason.parse::<AgentStopReason>().ok());
+        let why = why.or(reason.map(messages::stop_reason));
         let last = row.branch.as_deref().or(why).unwrap_or_default();
         table.row([
             row.name.clone().into(),

@@ -141,7 +141,11 @@ pub(super) fn live(plan: &FleetPlan, spent: Spent) -> String {
     let names = ["running", "merging", "to be merged", "waiting", "done"];
     let parts = names.iter().zip(counts).filter(|(_, count)| *count > 0);
     let parts: Vec<String> = parts.map(|(name, count)| format!("{count} {name}")).collect();
-    format!("{}  {}", parts.join(", "), display::spent(spent))
+    // Nothing is known of the cost before the first report.
+    match spent == Spent::default() {
+        true => parts.join(", "),
+        false => format!("{}  {}", parts.join(", "), display::spent(spent)),
+    }
 }
 
 /// The message for an event, and whether it is an error.
@@ -274,7 +278,7 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
         let (was, command) = match checkout {
             TargetCheckout::Here => ("is", format!("git merge --ff-only {branch}")),
             TargetCheckout::There(path) => {
-                let path = retake_engine::quote([&*path.to_string_lossy()]);
+                let path = quote([&*path.to_string_lossy()]);
                 ("is", format!("git -C {path} merge --ff-only {branch}"))
             }
             TargetCheckout::Nowhere => ("was", format!("git fetch . {branch}:{target}")),

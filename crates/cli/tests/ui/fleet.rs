@@ -97,6 +97,9 @@ fn the_list_of_loops_shows_that_an_agent_failed() {
     assert_eq!(called.code, 1, "{}", called.snapshot());
     let document = sandbox.retake(&["agent", "fleet", "--json"]).json();
     assert_eq!(document["outcome"], "failed", "{document}");
+    assert_eq!(document["agents"][0]["stopReason"], "failed", "{document}");
+    let listed = sandbox.retake(&["agent", "fleet"]).stdout;
+    assert!(listed.contains("an iteration failed"), "{listed}");
     let ui = sandbox.ui();
     let page = ui.get("/loops").text();
     let of_fleet = page.split("<tr").find(|row| row.contains("one, two")).unwrap_or_default();
