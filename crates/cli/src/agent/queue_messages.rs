@@ -4,6 +4,7 @@ use retake_agent::display;
 use retake_agent::driver::{FinishedQueue, QueueEvent};
 use retake_agent::queue::{QueueError, QueueStopReason, TaskEnd};
 
+use retake_engine::quote;
 use retake_types::loop_record::agent::Spent;
 
 use super::messages;
@@ -74,7 +75,7 @@ pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
 }
 
 /// Why a run of the queue ended, and what it did.
-pub(super) fn finished(finished: &FinishedQueue) -> String {
+pub(super) fn finished(finished: &FinishedQueue, options: &[String]) -> String {
     let why = match finished.reason {
         QueueStopReason::Empty => "the queue is empty",
         QueueStopReason::BudgetCost => "the cost budget for all tasks is exhausted",
@@ -98,7 +99,9 @@ pub(super) fn finished(finished: &FinishedQueue) -> String {
     };
     if finished.left > 0 {
         let left = term::count(finished.left as u64, "task");
-        text += &format!("\n→ Run the {left} left: retake agent queue run");
+        let words = ["retake", "agent", "queue", "run"].into_iter();
+        let command = quote(words.chain(options.iter().map(String::as_str)));
+        text += &format!("\n→ Run the {left} left: {command}");
     }
     text
 }

@@ -158,8 +158,8 @@ impl AgentScreen {
         }
     }
 
-    pub(super) fn queue_finished(&self, finished: &FinishedQueue) {
-        self.message(&queue_messages::finished(finished));
+    pub(super) fn queue_finished(&self, finished: &FinishedQueue, options: &[String]) {
+        self.message(&queue_messages::finished(finished, options));
     }
 
     /// Errors are shown at every level.
