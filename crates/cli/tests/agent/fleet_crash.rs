@@ -101,11 +101,8 @@ fn an_agent_that_was_at_work_goes_on_in_its_tree() {
     let listed = sandbox.retake(&["agent", "fleet"]);
     assert!(listed.stdout.contains("its retake process died"), "{}", listed.snapshot());
     let other = sandbox.retake(&["agent", "run", "one", "--jobs", "1"]);
-    assert!(
-        other.code == 1 && other.stderr.contains("`retake agent run one two …`"),
-        "{}",
-        other.snapshot()
-    );
+    let command = "`retake agent run one two --merge-into main --verify 'test -e a'`";
+    assert!(other.code == 1 && other.stderr.contains(command), "{}", other.snapshot());
     // The remains of a killed git.
     let id = fleet(&sandbox)["id"].as_str().unwrap().to_owned();
     let locked = sandbox.project().join(".git/refs/retake/fleet").join(id).join("one");
