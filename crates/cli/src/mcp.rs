@@ -16,6 +16,9 @@ use retake_types::config::SandboxedCommand;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
+/// Unlike `exec`, the server confines without being asked.
+const SANDBOX: &str = "Confine commands: they write only in the project and a private temporary directory, have no network, and do not see secrets. strict refuses to start where this machine cannot enforce that; best-effort runs anyway and records what is missing; off disables it [default: best-effort; without a MODE: strict]";
+
 /// Serve agents over the Model Context Protocol, and record their commands
 ///
 /// Uses stdin and stdout, as MCP clients expect; `retake mcp install CLIENT` configures a client.
@@ -23,6 +26,7 @@ use crate::{Exit, Failure, context, term};
 /// this machine supports one, unless --sandbox=off or `sandbox.mcp` disables it.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
+#[command(mut_arg("sandbox", |arg| arg.help(SANDBOX)))]
 pub(crate) struct Args {
     /// Print whether the policy allows a client to run this command; if not, why, and exit with 1
     #[arg(long, value_name = "COMMAND")]

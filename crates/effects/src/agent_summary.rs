@@ -125,7 +125,7 @@ fn closes(line: &[u8], (mark, open): (u8, usize)) -> bool {
 }
 
 /// Removes colours and other control sequences.
-fn strip_escapes(text: &str) -> String {
+pub fn strip_escapes(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(char) = chars.next() {

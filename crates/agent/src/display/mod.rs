@@ -11,11 +11,16 @@ use retake_types::loop_record::agent::{
     AgentEntry, HookTime, Iteration, IterationStatus, Spent, WaitCause,
 };
 
+use retake_effects::agent_summary;
+
 use crate::adapters::{LimitState, Payload, StreamEvent};
 use retake_types::text;
 
 /// Maximum tools remembered until their result arrives.
 const OPEN: usize = 256;
+
+/// Maximum characters of an output's last line in a message.
+const LAST_LINE: usize = 300;
 
 /// How much is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -253,8 +258,11 @@ pub fn hook_failed(when: HookTime, command: &str) -> String {
     format!("The {} hook failed: {command}", when.as_str())
 }
 
-/// `$0.42`, or the tokens if an agent reports no cost.
+/// `$0.42`, or the tokens if an agent reports no cost, or that it reports neither.
 pub fn spent(spent: Spent) -> String {
+    if spent == Spent::default() {
+        return "no cost reported".to_owned();
+    }
     match spent.known_cost() {
         Some(cost) => format!("${cost:.2}"),
         None => text::count(spent.tokens, "token"),
@@ -307,6 +315,19 @@ pub(crate) fn line(text: &str) -> String {
     visible(text).replace('\n', "\\n")
 }
 
+/// The last line of an output that is not blank: without colours, and short enough for a message.
+pub(crate) fn last_line(output: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(output);
+    let plain = |line| agent_summary::strip_escapes(line).trim().to_owned();
+    let last = text.lines().rev().map(plain).find(|line| !line.is_empty())?;
+    let mut shown = line(&last);
+    if let Some((end, _)) = shown.char_indices().nth(LAST_LINE) {
+        shown.truncate(end);
+        shown.push('…');
+    }
+    Some(shown)
+}
+
 /// Characters that change the direction of text, by which one command can look like another.
 fn is_trick(c: char) -> bool {
     matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{200E}' | '\u{200F}')
@@ -315,6 +336,15 @@ fn is_trick(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_line_is_plain_and_short() {
+        let last = |output: &str| last_line(output.as_bytes());
+        assert_eq!(last("one\n\u{1b}[31mtwo\u{1b}[0m\r\n \n").as_deref(), Some("two"));
+        assert_eq!(last("\n \n"), None);
+        let cut = last(&"é".repeat(1000)).unwrap_or_default();
+        assert_eq!(cut.chars().count(), LAST_LINE + 1);
+    }
 
     #[test]
     fn control_characters_are_visible() {

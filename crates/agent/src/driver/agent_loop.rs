@@ -69,6 +69,8 @@ pub(super) struct AgentLoopState {
     /// The agent that worked last.
     agent: AgentRole,
     wait: WaitDisplay,
+    /// Whether the user was warned that iterations without progress do not end the loop.
+    pub(super) no_progress_told: bool,
 }
 
 /// Sends notifications about the loop, without secrets.
@@ -109,6 +111,21 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
         drop(session.worker.store().and_then(|s| recorder.end(s, AgentStopReason::Failed)));
         return Err(error);
     }
+    if let Some(last) = loops.last().and_then(RecordedLoop::plan)
+        && !session.task.options.dry_run
+    {
+        let sandbox = last.confined && !session.task.sandbox.is_on();
+        let verification = last.verified && !session.task.is_verified();
+        if sandbox || verification {
+            let (workspace, options) = (session.task.workspace.name(), &last.options);
+            session.display.event(AgentEvent::ProtectionsDropped {
+                sandbox,
+                verification,
+                workspace,
+                options,
+            });
+        }
+    }
     let redactor = session.redactor.clone();
     let log = Log::create(
         &session.task.workspace.log_path(Timestamp::now()),
@@ -134,6 +151,7 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
         postponed: None,
         agent: AgentRole::First,
         wait: WaitDisplay::default(),
+        no_progress_told: false,
     };
     session.task.workspace.update(|metadata| metadata.status = WorkspaceStatus::InProgress)?;
     let kinds = [AgentRole::First, AgentRole::Fallback].map(|role| session.task.program(role).kind);
@@ -225,6 +243,9 @@ fn open_record(
         worktree: Some(recorded_loop::worktree(&task.workspace)),
         fallback: task.settings.fallback.as_ref().map(|fallback| fallback.kind.to_string()),
         queue: task.queue.clone(),
+        options: task.repeated_options.clone(),
+        confined: task.sandbox.is_on(),
+        verified: task.is_verified(),
     };
     Ok((AgentRecorder::begin(store, &plan, redactor)?, None))
 }
@@ -402,6 +423,7 @@ impl AgentLoop {
             iterations,
             max_iterations: plan.rules().max_iterations,
             idle: plan.idle(),
+            options: &self.session.task.repeated_options,
         }));
         match reason {
             AgentStopReason::Completed => {

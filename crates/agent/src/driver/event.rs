@@ -6,7 +6,7 @@ use std::time::Duration;
 use retake_types::loop_record::agent::{
     DeniedTools, HookTime, Iteration, IterationStatus, WaitCause,
 };
-use retake_types::{RefusalReason, Run};
+use retake_types::{RefusalReason, Run, RunId};
 
 use crate::adapters::AgentKind;
 use crate::control::ControlError;
@@ -32,10 +32,25 @@ pub enum AgentEvent<'a> {
     },
     /// An iteration is over and recorded.
     IterationEnded(&'a Iteration),
+    /// The last run of this task was confined or verified, and this one is not.
+    ProtectionsDropped {
+        sandbox: bool,
+        verification: bool,
+        workspace: &'a Name,
+        /// The options of the last run that are to be repeated.
+        options: &'a [String],
+    },
     /// An iteration counts as failed.
     IterationFailed {
         number: u32,
         why: &'a str,
+        /// The agent's run, if it was started.
+        run: Option<RunId>,
+    },
+    /// The first iteration changed no file and wrote no status, and nothing but the maximum number of
+    /// iterations ends such a loop.
+    NothingDone {
+        number: u32,
     },
     PermissionsDenied {
         count: u64,
@@ -72,7 +87,9 @@ pub enum AgentEvent<'a> {
     },
     VerificationStarted,
     VerificationPassed,
-    VerificationFailed,
+    VerificationFailed {
+        refusal: Option<&'a GateRefusal>,
+    },
     /// Verification gave no result and is repeated.
     VerificationPostponed {
         why: &'a str,
@@ -111,6 +128,14 @@ pub enum AgentEvent<'a> {
     Confined(&'a Run),
 }
 
+/// The gate's command that did not pass.
+#[derive(Clone, Debug)]
+pub struct GateRefusal {
+    /// The command, how it ended, and its last line, in one line.
+    pub why: String,
+    pub run: RunId,
+}
+
 /// A finished loop.
 #[derive(Debug)]
 pub struct StoppedLoop<'a> {
@@ -121,6 +146,8 @@ pub struct StoppedLoop<'a> {
     pub max_iterations: u32,
     /// Consecutive iterations without work.
     pub idle: u32,
+    /// The options to repeat when the task is run again.
+    pub options: &'a [String],
 }
 
 /// The data of the live line.
@@ -143,7 +170,7 @@ pub trait AgentDisplay: Send + Sync {
         }
         if matches!(iteration.status, IterationStatus::Failed | IterationStatus::TimedOut) {
             let (number, why) = (iteration.number, facts.error.as_deref().unwrap_or_default());
-            self.event(AgentEvent::IterationFailed { number, why });
+            self.event(AgentEvent::IterationFailed { number, why, run: facts.run_id });
         }
         self.event(AgentEvent::IterationEnded(iteration));
     }

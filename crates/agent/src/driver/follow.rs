@@ -138,6 +138,7 @@ impl<'a> LoopFollower<'a> {
                 iterations: self.iterations,
                 max_iterations: self.plan.as_ref().map_or(0, |plan| plan.max_iterations),
                 idle: self.idle,
+                options: self.plan.as_ref().map_or(&[], |plan| &plan.options),
             }));
             return Ok(Followed::Stopped(reason));
         }
@@ -190,7 +191,7 @@ impl<'a> LoopFollower<'a> {
                 self.spent.add(spent);
                 tell(match passed {
                     true => AgentEvent::VerificationPassed,
-                    false => AgentEvent::VerificationFailed,
+                    false => AgentEvent::VerificationFailed { refusal: None },
                 });
             }
             AgentEntry::Unverified { why, spent, .. } => {

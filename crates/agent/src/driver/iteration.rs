@@ -16,7 +16,7 @@ use retake_types::loop_record::agent::{
     AgentEntry, CheckpointTime, Iteration, IterationResult, IterationStatus, Spent,
 };
 use retake_types::request::CommandRequest;
-use retake_types::{Effects, RunId, RunRequest, TestResults};
+use retake_types::{Effects, RunId, RunRequest, SandboxReport, TestResults};
 
 use crate::adapters::{AgentKind, AttemptVerdict};
 use crate::display::{self, Live};
@@ -326,6 +326,7 @@ impl AgentLoop {
         let spent = observed.reading.spent();
         let status_files = self.status_files();
         self.describe(&mut iteration, &finished, &observed, status_files.summary(before));
+        let wrote_status = Marks::take(&self.session.task.workspace.status_paths()) != before;
         let outcome = match observed.ended_by_us {
             Some(EndedByUs::Budget(reason)) => IterationOutcome::OverBudget(reason),
             _ => verdict.outcome(),
@@ -340,7 +341,11 @@ impl AgentLoop {
             spent,
             ..IterationReport::new(outcome)
         };
-        let why = verdict.why().map(|why| self.session.clean(why));
+        let why = verdict.why().map(|why| match &verdict {
+            AttemptVerdict::Failed { .. } => with_last_line(why, &finished.output[1]),
+            _ => why.to_owned(),
+        });
+        let why = why.map(|why| self.session.clean(&why));
         if plan.postpones(outcome) {
             self.postpone(iteration, spent, why.unwrap_or_default());
             return report;
@@ -366,7 +371,18 @@ impl AgentLoop {
             (report.outcome == IterationOutcome::Completed).then_some(report.complete);
         let result = iteration.result.take();
         iteration.end(status, Timestamp::now(), result);
+        let nothing_done = status == IterationStatus::Completed
+            && !wrote_status
+            && iteration.changed_files() == Some(0)
+            && iteration.progress() == Some(false);
+        let number = iteration.number;
         self.finish(iteration, &completion, why.as_deref());
+        if nothing_done
+            && plan.rules().max_no_progress == 0
+            && !std::mem::replace(&mut self.state.no_progress_told, true)
+        {
+            self.session.display.event(AgentEvent::NothingDone { number });
+        }
         report
     }
 
@@ -418,6 +434,8 @@ impl AgentLoop {
         facts.turns = reading.turns;
         facts.denials = Some(reading.denials).filter(|denials| *denials > 0);
         facts.denied_tools = reading.denied_tools();
+        let report = outcome.and_then(|outcome| outcome.sandbox.as_ref());
+        facts.sandbox_denials = report.map(denied).filter(|denials| *denials > 0);
     }
 
     /// Records an iteration that counts, shows it and sends notifications.
@@ -523,6 +541,20 @@ impl AgentLoop {
         self.finish(iteration, &completion, why);
         IterationReport::new(outcome)
     }
+}
+
+/// Why an attempt failed, with the last thing that the agent printed to stderr.
+fn with_last_line(why: &str, stderr: &[u8]) -> String {
+    match display::last_line(stderr).filter(|last| !why.contains(last.as_str())) {
+        Some(last) => format!("{why}: {last}"),
+        None => why.to_owned(),
+    }
+}
+
+/// How often a sandbox denied something.
+fn denied(report: &SandboxReport) -> u64 {
+    let hosts = report.network.iter().filter(|used| !used.allowed).count();
+    (report.denied.len() + hosts) as u64 + report.denied_unlisted + report.network_unlisted
 }
 
 /// The test results of earlier iterations, oldest first.

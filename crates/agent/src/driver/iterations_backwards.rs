@@ -203,6 +203,9 @@ mod tests {
             worktree: None,
             fallback: None,
             queue: None,
+            options: Vec::new(),
+            confined: false,
+            verified: false,
         }
     }
 

@@ -48,6 +48,8 @@ pub struct FinishedQueue {
     /// Completed tasks, and failed ones.
     pub completed: u32,
     pub failures: u32,
+    /// Tasks that ended at a limit or on request, neither completed nor failed.
+    pub incomplete: u32,
     pub spent: Spent,
     /// Tasks that wait for the next run.
     pub left: usize,
@@ -156,6 +158,7 @@ pub fn run_queue(
         reason,
         completed: plan.completed(),
         failures: plan.failures(),
+        incomplete: plan.incomplete(),
         spent: plan.spent(),
         left,
     })

@@ -15,7 +15,7 @@ use retake_types::loop_record::agent::{
 use retake_types::{Kind, LoopId, Redacted, RunId, StopReason, Stream, TestResults};
 use serde::{Deserialize, Serialize};
 
-use super::iterations_backwards::IterationsBackwards;
+use super::iterations_backwards::{IterationsBackwards, PastEvent};
 use crate::adapters::{AgentKind, Reader, Reading};
 use crate::checkpoint::CheckpointOwner;
 use crate::history::{CountedEntry, LoopTotals, RunningTotals, written_with};
@@ -150,6 +150,30 @@ pub fn find_iteration(
         let found = IterationsBackwards::up_to(store, record.id, number)?.next_iteration()?;
         if let Some(found) = found.filter(|found| found.number == number) {
             return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// What the gate printed when it refused the completion that this iteration reported.
+pub fn find_refusal(
+    store: &dyn RecordReader,
+    loops: &[StoredLoop],
+    wanted: u32,
+) -> retake_store::Result<Option<String>> {
+    for record in loops.iter().rev() {
+        let mut past = IterationsBackwards::up_to(store, record.id, wanted)?;
+        while let Some(event) = past.next_event()? {
+            match event {
+                PastEvent::Iteration(iteration) if iteration.number == wanted => return Ok(None),
+                PastEvent::Iteration(_) => break,
+                PastEvent::Other(_, AgentEntry::Verified { number, passed: false, said, .. })
+                    if number == wanted =>
+                {
+                    return Ok(Some(said.unwrap_or_default()));
+                }
+                PastEvent::Other(..) => {}
+            }
         }
     }
     Ok(None)

@@ -49,6 +49,8 @@ pub enum StartError {
     RootRefused,
     #[error("the agent's program {command} cannot be run")]
     AgentNotFound { kind: AgentKind, command: String },
+    #[error("{command} is not executable; run `chmod +x {command}`")]
+    AgentNotExecutable { command: String },
     /// The requested confinement is invalid.
     #[error("{}", RefusalReason::listed(.0))]
     Refused(Vec<RefusalReason>),
@@ -273,7 +275,7 @@ fn check_agent(
     }
     match worker.run_helper(launch) {
         Ok((outcome, _)) if outcome.success() => Ok(()),
-        _ => Err(StartError::AgentNotFound { kind, command: words[0].clone() }),
+        _ => Err(not_runnable(task, kind, words[0].clone())),
     }
 }
 
@@ -284,7 +286,17 @@ fn check_file(task: &AgentTask, kind: AgentKind, command: Option<&str>) -> Resul
     let path = own.or_else(|| std::env::var_os("PATH"));
     match retake_engine::which(command.as_ref(), path.as_deref(), &task.root) {
         Some(_) => Ok(()),
-        None => Err(StartError::AgentNotFound { kind, command: command.to_owned() }),
+        None => Err(not_runnable(task, kind, command.to_owned())),
+    }
+}
+
+/// Why a program cannot be run: a file that is there lacks only the permission.
+fn not_runnable(task: &AgentTask, kind: AgentKind, command: String) -> StartError {
+    let file = task.root.join(&command);
+    let may_run = || rustix::fs::access(&file, rustix::fs::Access::EXEC_OK).is_ok();
+    match command.contains('/') && file.is_file() && !may_run() {
+        true => StartError::AgentNotExecutable { command },
+        false => StartError::AgentNotFound { kind, command },
     }
 }
 
@@ -308,7 +320,7 @@ fn check_confined(
         Outcome::NotStarted(failure @ StartFailure::Sandbox(_)) => {
             Err(StartError::NotConfined(failure))
         }
-        _ => Err(StartError::AgentNotFound { kind, command }),
+        _ => Err(not_runnable(task, kind, command)),
     }
 }
 

@@ -69,6 +69,8 @@ pub struct AgentTask {
     pub sandbox: TaskSandbox,
     /// The id of the queue's run that this task belongs to.
     pub queue: Option<String>,
+    /// The options to repeat when the task is run again: sandbox, verification, budgets.
+    pub repeated_options: Vec<String>,
     /// Additional variables of all its runs.
     pub variables: Vec<(&'static str, OsString)>,
     /// The group with which it shares limits and budgets.
@@ -117,10 +119,17 @@ impl AgentTask {
             offer: None,
             sandbox,
             queue: None,
+            repeated_options: Vec::new(),
             variables: Vec::new(),
             group: None,
             prompts,
         })
+    }
+
+    /// Whether completion must pass a verification.
+    pub(super) fn is_verified(&self) -> bool {
+        let verification = &self.settings.verification;
+        verification.command.is_some() || verification.auto_verify
     }
 
     pub fn instructions(&self) -> &str {

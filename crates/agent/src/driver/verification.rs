@@ -11,6 +11,7 @@ use retake_types::loop_record::agent::AgentEntry;
 use retake_types::request::CommandRequest;
 use retake_types::{LoopId, Outcome, RunId};
 
+use crate::display;
 use crate::notify::Notification;
 use crate::plan::{AgentRole, IterationOutcome};
 use crate::prompt::Purpose;
@@ -18,7 +19,7 @@ use crate::report::{Judgement, Report};
 use crate::workspace::VerificationState;
 
 use super::AgentLoop;
-use super::event::{AgentEvent, AgentRunError, Unrecorded};
+use super::event::{AgentEvent, AgentRunError, GateRefusal, Unrecorded};
 use super::report_run::{ReportQuestion, ReportReply, within};
 use super::session::AgentSession;
 use super::steered_plan::{SteeredPlan, StepReport};
@@ -30,8 +31,15 @@ const GATE_OUTPUT: u64 = 16 * 1024;
 /// The result of the gate.
 enum GateAnswer {
     Passed,
-    Refused { output: String },
-    Postponed { outcome: IterationOutcome, why: String },
+    Refused {
+        output: String,
+        /// `None` if the agent refused.
+        by_command: Option<GateRefusal>,
+    },
+    Postponed {
+        outcome: IterationOutcome,
+        why: String,
+    },
 }
 
 impl AgentLoop {
@@ -68,7 +76,7 @@ impl AgentLoop {
                 return StepReport::Verified { passed: false };
             }
             GateAnswer::Passed => None,
-            GateAnswer::Refused { output } => Some(output),
+            GateAnswer::Refused { output, by_command } => Some((output, by_command)),
         };
         self.conclude_verification(plan, number, refusal, spent)
     }
@@ -77,16 +85,18 @@ impl AgentLoop {
         &mut self,
         plan: &SteeredPlan,
         number: u32,
-        refusal: Option<String>,
+        refusal: Option<(String, Option<GateRefusal>)>,
         spent: retake_types::loop_record::agent::Spent,
     ) -> StepReport {
         let passed = refusal.is_none();
+        let (refusal, by_command) = refusal.unzip();
+        let by_command = by_command.flatten();
         let said = refusal.as_deref().map(|text| self.session.clean(text));
         self.record(&AgentEntry::Verified { number, passed, said, spent });
         remember(&self.session, if passed { Judgement::Pass } else { Judgement::Fail });
         self.session.display.event(match passed {
             true => AgentEvent::VerificationPassed,
-            false => AgentEvent::VerificationFailed,
+            false => AgentEvent::VerificationFailed { refusal: by_command.as_ref() },
         });
         if self.session.task.settings.verification.notify {
             let name = self.session.task.workspace.name().as_str();
@@ -116,8 +126,8 @@ impl AgentLoop {
         if self.state.command_passed != Some(number)
             && let Some(command) = &verification.command
         {
-            if let Some(output) = self.ask_command(command, number, deadline) {
-                return GateAnswer::Refused { output };
+            if let Some((output, by_command)) = self.ask_command(command, number, deadline) {
+                return GateAnswer::Refused { output, by_command };
             }
             self.state.command_passed = Some(number);
         }
@@ -127,10 +137,10 @@ impl AgentLoop {
         match self.ask_agent(plan, agent, verification.depth, deadline) {
             Ok(ReportReply::Written(text)) => match Report::parse(&text).status {
                 Judgement::Pass => GateAnswer::Passed,
-                _ => GateAnswer::Refused { output: text },
+                _ => GateAnswer::Refused { output: text, by_command: None },
             },
             Ok(ReportReply::Postponed { outcome, why }) => GateAnswer::Postponed { outcome, why },
-            Err(error) => GateAnswer::Refused { output: error.to_string() },
+            Err(error) => GateAnswer::Refused { output: error.to_string(), by_command: None },
         }
     }
 
@@ -140,7 +150,7 @@ impl AgentLoop {
         command: &str,
         number: u32,
         deadline: Option<Instant>,
-    ) -> Option<String> {
+    ) -> Option<(String, Option<GateRefusal>)> {
         let session = &mut self.session;
         let mut request = session.request(CommandRequest::shell(command));
         request.set_timeout(Some(within(session.task.settings.verification.timeout, deadline)));
@@ -152,9 +162,11 @@ impl AgentLoop {
                 let text = gate_text(command, &finished);
                 self.log.output(&format!("{text}\n"));
                 self.session.display.detail(&format!("{text}\n"));
-                Some(text)
+                let why = self.session.clean(&refusal_line(command, &finished));
+                let run = finished.run.intent.id();
+                Some((text, Some(GateRefusal { why, run })))
             }
-            Err(error) => Some(format!("$ {command}\n{error}")),
+            Err(error) => Some((format!("$ {command}\n{error}"), None)),
         }
     }
 
@@ -196,6 +208,16 @@ fn gate_text(command: &str, finished: &FinishedRun) -> String {
     let outcome = retake_runner::run_text::outcome(&finished.run).0;
     text.push_str(&format!("\n({outcome})"));
     text
+}
+
+/// How a failed gate command ended, and the last thing it printed: `make test`: exit 2: 3 tests failed.
+fn refusal_line(command: &str, finished: &FinishedRun) -> String {
+    let command = display::line(command);
+    let outcome = retake_runner::run_text::outcome(&finished.run).0;
+    let [stdout, stderr] = &finished.output;
+    let last = display::last_line(stderr).or_else(|| display::last_line(stdout));
+    let last = last.map_or_else(String::new, |last| format!(": {last}"));
+    format!("`{command}`: {outcome}{last}")
 }
 
 /// The result of a gate outside of a task's loop.

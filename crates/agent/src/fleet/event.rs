@@ -33,8 +33,10 @@ pub enum FleetEvent<'a> {
     Merging {
         name: &'a str,
     },
+    /// The gate runs; on the tree merged with the target branch, or without one on the agent's own.
     Verifying {
         name: &'a str,
+        merged: bool,
     },
     /// A conflict goes back to its agent.
     HandedBack {
@@ -101,6 +103,8 @@ pub struct FinishedFleet {
     pub chosen: bool,
     pub spent: Spent,
     pub target: Option<String>,
+    /// The further options to repeat when the run is continued.
+    pub options: Vec<String>,
     /// Contains what could not be merged into the target, because that was checked out.
     pub stand_in: Option<StandIn>,
 }

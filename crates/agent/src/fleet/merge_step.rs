@@ -136,7 +136,8 @@ impl Fleet<'_> {
             git.prepare_gate_tree((self.trees(), plan), &tree, commit)
         };
         made.map_err(|error| error.to_string())?;
-        (self.front.event)(FleetEvent::Verifying { name: self.name(agent) });
+        let merged = plan.target.is_some();
+        (self.front.event)(FleetEvent::Verifying { name: self.name(agent), merged });
         let place = self.place(agent, &tree, true, TaskAllowance::default());
         let opened = (self.front.open)(&place)?;
         let Some((mut task, _)) = opened else { return Ok(GateVerdict::Passed) };

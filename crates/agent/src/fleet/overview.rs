@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use retake_store::RecordReader;
 use retake_types::LoopId;
 use retake_types::loop_record::agent::Spent;
-use retake_types::loop_record::fleet::CollectedWork;
+use retake_types::loop_record::fleet::{CollectedWork, FleetAgentEnd};
 use serde::Serialize;
 
 use super::record::{RecordedAgent, RecordedFleet};
@@ -32,6 +32,8 @@ pub struct AgentOverview {
     pub gate: Option<bool>,
     pub branch: Option<String>,
     pub why: Option<String>,
+    /// Why its own loop ended, such as `verify_failed`.
+    pub stop_reason: Option<String>,
     /// Agents that changed the same files, with these files.
     pub overlaps: Vec<AgentOverlap>,
     /// The place of its changes, while it exists.
@@ -102,6 +104,10 @@ impl RecordedFleet {
             gate: recorded.gate,
             branch: recorded.branch.clone(),
             why: recorded.why.clone(),
+            stop_reason: match &recorded.end {
+                Some(FleetAgentEnd::Stopped { reason }) => Some(reason.clone()),
+                _ => None,
+            },
             overlaps: overlaps.collect(),
             tree: self.kept_in(agent).filter(|tree| tree.exists()),
             loop_id: loops.last().copied(),

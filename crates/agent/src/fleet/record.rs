@@ -62,6 +62,19 @@ pub struct RecordedFleet {
 }
 
 impl RecordedFleet {
+    /// The results that make the run a failure, and how many agents have each. With several attempts at one
+    /// task a single success is enough.
+    pub fn failures(&self) -> Vec<(FleetOutcome, usize)> {
+        let outcomes = || self.agents.iter().filter_map(|agent| agent.outcome);
+        let good = |outcome| matches!(outcome, FleetOutcome::Merged | FleetOutcome::Kept);
+        if self.plan.best_of && outcomes().any(good) {
+            return Vec::new();
+        }
+        let counted = FleetOutcome::ALL.into_iter().filter(|outcome| outcome.failed());
+        let counted = counted.map(|failed| (failed, outcomes().filter(|o| *o == failed).count()));
+        counted.filter(|(_, count)| *count > 0).collect()
+    }
+
     pub fn read(
         store: &dyn RecordReader,
         record: StoredLoop,

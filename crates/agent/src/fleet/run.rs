@@ -534,6 +534,7 @@ impl Fleet<'_> {
             chosen,
             spent,
             target,
+            options: self.prepared.plan.options.clone(),
             stand_in,
         })
     }

@@ -84,6 +84,8 @@ pub struct FleetRequest {
     pub rules: FleetRules,
     /// Patterns of ignored files to copy into the trees.
     pub include: Vec<String>,
+    /// The further options to repeat when the run is continued.
+    pub options: Vec<String>,
     /// The mount namespace of this process, or why it has none.
     pub namespace: Result<MountNamespace, WhyClones>,
 }
@@ -250,6 +252,7 @@ pub fn prepare(
         layered: namespace.is_some(),
         include: request.include,
         worktree,
+        options: request.options,
     };
     let trees = Trees::of(&plan, namespace)?;
     let (recorded, root) = (None, root.to_owned());

@@ -93,6 +93,7 @@ mod tests {
             };
             let result = IterationResult {
                 test_results: (number != 2).then_some(tests),
+                progress_detected: Some(true),
                 duration_ms: u64::from(number) * 30_000,
                 ..IterationResult::default()
             };

@@ -92,7 +92,7 @@ impl Templates {
 
     /// A completely filled prompt.
     pub fn render(&self, purpose: Purpose, facts: &Facts<'_>) -> Result<String, PromptError> {
-        let template = self.get(purpose)?;
+        let template = without_second_title(self.get(purpose)?, facts.instructions);
         let status = match facts.status_instructions {
             Some(own) => own.to_owned(),
             None => fill(&self.get(Purpose::Status(facts.mode))?, |token| {
@@ -100,6 +100,16 @@ impl Templates {
             }),
         };
         Ok(fill(&template, |token| facts.value(token, &status).map(|value| value.into_owned())))
+    }
+}
+
+/// The template without its title above the instructions, if the instructions begin with the same one.
+fn without_second_title(template: String, instructions: &str) -> String {
+    const TITLED: &str = "# Task\n\n{{instructions}}";
+    let first = instructions.trim_start().lines().next().unwrap_or_default();
+    match first.trim_end() == "# Task" {
+        true => template.replacen(TITLED, "{{instructions}}", 1),
+        false => template,
     }
 }
 
@@ -145,6 +155,17 @@ mod tests {
             let prompt = Templates::default().render(Purpose::User(mode), &facts).unwrap();
             assert!(prompt.contains(text), "{prompt}");
             assert_eq!(prompt.matches("{{projectRoot}}").count(), 1);
+        }
+    }
+
+    #[test]
+    fn the_title_of_the_instructions_is_not_repeated() {
+        for instructions in ["# Task\n\nWrite it.", "Write it.", "# Task list\nWrite it."] {
+            let facts = Facts { instructions, ..facts() };
+            let prompt = Templates::default().render(Purpose::User(Mode::Loop), &facts).unwrap();
+            let titles = prompt.lines().filter(|line| *line == "# Task").count();
+            assert_eq!(titles, 1, "{prompt}");
+            assert!(prompt.contains("Write it."), "{prompt}");
         }
     }
 

@@ -77,19 +77,21 @@ pub struct QueuePlan {
     spent: Spent,
     completed: u32,
     failures: u32,
+    incomplete: u32,
     stopped: Option<QueueStopReason>,
 }
 
 impl QueuePlan {
     /// `spent` is what the loops of this run spent before its process died.
     pub fn new(rules: QueueRules, spent: Spent) -> Self {
-        Self { rules, spent, completed: 0, failures: 0, stopped: None }
+        Self { rules, spent, completed: 0, failures: 0, incomplete: 0, stopped: None }
     }
 
     /// Counts a task that ended before the process died.
     pub fn restore(&mut self, end: &TaskEnd) {
         self.completed += u32::from(end.completed());
         self.failures += u32::from(end.failed());
+        self.incomplete += u32::from(!end.completed() && !end.failed());
     }
 
     pub fn stopped(&self) -> Option<QueueStopReason> {
@@ -104,6 +106,11 @@ impl QueuePlan {
     /// Tasks that failed.
     pub fn failures(&self) -> u32 {
         self.failures
+    }
+
+    /// Tasks that ended without completion and without a failure.
+    pub fn incomplete(&self) -> u32 {
+        self.incomplete
     }
 
     pub fn spent(&self) -> Spent {
@@ -168,6 +175,7 @@ impl QueuePlan {
             return TaskOutcome::WaitsAgain;
         }
         self.completed += u32::from(report.end.completed());
+        self.incomplete += u32::from(!report.end.completed() && !report.end.failed());
         if report.end.failed() {
             self.failures += 1;
             if self.rules.stop_on_failure {

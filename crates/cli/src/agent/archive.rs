@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use retake_agent::driver::recorded_loop;
+use retake_agent::workspace::Name;
 
 use super::checkpoints::Removal;
 use super::project::{AgentProject, named};
@@ -58,6 +59,27 @@ pub(super) enum Command {
     },
 }
 
+/// The archive of this name, or the only one whose name begins with it.
+fn unique(text: &str, project: &AgentProject) -> Result<Name, Failure> {
+    let name = named(text)?;
+    if project.directories.archived(&name).is_ok() {
+        return Ok(name);
+    }
+    let all = project.directories.archives().map_err(refused)?;
+    let names: Vec<&str> = all.iter().map(|archived| archived.archive_name.as_str()).collect();
+    let found: Vec<&str> = names.into_iter().filter(|name| name.starts_with(text)).collect();
+    match found.as_slice() {
+        [one] => named(one),
+        [] => Err(refused(format!(
+            "Archive not found: {text}\nhint: `retake agent archive list` shows the archives"
+        ))),
+        many => Err(refused(format!(
+            "{text} is the beginning of several archives: {}; write more of the name",
+            many.join(", ")
+        ))),
+    }
+}
+
 pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, Failure> {
     let directories = &project.directories;
     match command {
@@ -67,7 +89,15 @@ pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, 
             let archived =
                 directories.archive(&workspace, Timestamp::now(), keep).map_err(refused)?;
             drop(lock);
-            term::data(format!("✓ Archived as {}\n", archived.archive_name).as_bytes())?;
+            let archive = &archived.archive_name;
+            term::data(format!("✓ Archived as {archive}\n").as_bytes())?;
+            if !keep {
+                let text = format!(
+                    "  The workspace was moved to the archive and is no longer listed (--keep leaves it in place)\n\
+                     → Restore it: retake agent archive restore {archive}\n"
+                );
+                term::data(text.as_bytes())?;
+            }
         }
         Command::List { json } => {
             let all = directories.archives().map_err(refused)?;
@@ -93,13 +123,13 @@ pub(super) fn archive(command: Command, project: &AgentProject) -> Result<Exit, 
             }
         }
         Command::Restore { archive, workspace } => {
-            let archive = named(&archive)?;
+            let archive = unique(&archive, project)?;
             let workspace = workspace.as_deref().map(named).transpose()?;
             let restored = directories.restore(&archive, workspace.as_ref()).map_err(refused)?;
             term::data(format!("✓ Workspace restored: {}\n", restored.name()).as_bytes())?;
         }
         Command::Show { archive, json } => {
-            let archived = directories.archived(&named(&archive)?).map_err(refused)?;
+            let archived = directories.archived(&unique(&archive, project)?).map_err(refused)?;
             if json {
                 term::document(&archived)?;
             } else {

@@ -8,6 +8,7 @@ use retake_agent::driver::recorded_loop;
 use retake_agent::driver::{AgentDisplay, Followed, LoopFollower};
 use retake_agent::workspace::{Workspace, WorkspaceLock};
 use retake_runner::signals;
+use retake_types::loop_record::agent::AgentLoopPlan;
 
 use super::project::AgentProject;
 use super::screen::AgentScreen;
@@ -47,6 +48,7 @@ pub(super) fn follow(
     let Some(open) = last.filter(|last| last.stop_reason.is_none()) else {
         return Err(refused(format!("{name} has no loop on the record")));
     };
+    let plan = AgentLoopPlan::parse(&open.plan);
     let asked = signals::asked();
     // Its signals are looked at between two looks at the loop.
     let _end = signals::end_descriptor()?;
@@ -61,7 +63,8 @@ pub(super) fn follow(
                 return Ok(reason.exit_code(false).map_or(Exit::FAILED, Exit::Code));
             }
             Followed::Died => {
-                term::say(&messages::runner_died(name));
+                let options = plan.map_or_else(Vec::new, |plan| plan.options);
+                term::say(&messages::runner_died(name, &options));
                 return Ok(Exit::FAILED);
             }
         }

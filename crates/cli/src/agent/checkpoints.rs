@@ -231,7 +231,10 @@ pub(super) fn rollback(args: &Rollback, project: &AgentProject) -> Result<Exit, 
         term::data(format!("  Left as they are: {list} (repositories of their own)\n").as_bytes())?;
     }
     let name = &args.name;
-    term::data(format!("→ Undo: retake agent rollback {name} --undo\n").as_bytes())?;
+    // Another `--undo` would repeat the rollback that was just undone.
+    if !args.undo {
+        term::data(format!("→ Undo: retake agent rollback {name} --undo\n").as_bytes())?;
+    }
     Ok(Exit::OK)
 }
 

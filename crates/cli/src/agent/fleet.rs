@@ -5,13 +5,15 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use retake_agent::control::Mailbox;
 use retake_agent::fleet::{self, AgentOverview, Applied, FleetState, LeftTree, RecordedFleet};
+use retake_agent::plan::AgentStopReason;
 use retake_agent::workspace::{Workspace, WorkspaceLock};
 use retake_store::Store;
 use retake_types::LoopId;
+use retake_types::loop_record::fleet::FleetOutcome;
 use serde::Serialize;
 
 use super::project::AgentProject;
-use super::{attach, fleet_messages, refused};
+use super::{attach, fleet_messages, messages, refused};
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
 
@@ -145,6 +147,8 @@ struct Document<'a> {
     id: LoopId,
     running: bool,
     stop_reason: Option<String>,
+    /// `ok` or `failed`, as the exit code of the run; none while it is not finished.
+    outcome: Option<&'static str>,
     started_at: Timestamp,
     ended_at: Option<Timestamp>,
     base: &'a str,
@@ -161,6 +165,10 @@ fn list(json: bool, last: &RecordedFleet, store: &Store) -> Result<Exit, Failure
             id: record.id,
             running,
             stop_reason: record.stop_reason.as_ref().map(|reason| reason.as_str().to_owned()),
+            outcome: record.stop_reason.as_ref().map(|_| match last.failures().is_empty() {
+                true => "ok",
+                false => "failed",
+            }),
             started_at: record.start_time,
             ended_at: record.end_time,
             base: &last.plan.base,
@@ -195,12 +203,19 @@ fn table(rows: &[AgentOverview]) -> Table<'static> {
         };
         let overlaps: Vec<&str> = row.overlaps.iter().map(|other| other.agent.as_str()).collect();
         let why = row.why.as_deref().and_then(|why| why.lines().last());
+        let failed = row.state == FleetOutcome::AgentFailed.as_str();
+        let reason = row.stop_reason.as_deref().filter(|_| failed);
+        let reason = reason.and_then(|reason| reason.parse::<AgentStopReason>().ok());
+        let why = why.or(reason.map(messages::stop_reason));
         let last = row.branch.as_deref().or(why).unwrap_or_default();
         table.row([
             row.name.clone().into(),
             Cell::shaded(row.state, shade),
             row.iterations.to_string().into(),
-            row.cost_usd.map_or_else(String::new, |cost| format!("${cost:.2}")).into(),
+            row.cost_usd
+                .filter(|cost| *cost > 0.0)
+                .map_or_else(String::new, |cost| format!("${cost:.2}"))
+                .into(),
             changes(row).into(),
             overlaps.join(", ").into(),
             last.to_owned().into(),

@@ -11,6 +11,8 @@ use retake_agent::queue::{QueueStopReason, TaskEnd};
 use retake_types::loop_record::agent::Spent;
 use retake_types::loop_record::fleet::{CollectedWork, FleetAgent, FleetLoopPlan, FleetOutcome};
 
+use retake_engine::quote;
+
 use super::messages;
 use crate::{term, words};
 
@@ -28,6 +30,11 @@ pub(super) fn error(error: &FleetError) -> String {
         }
         FleetError::Detached => {
             "no branch is checked out; name the starting point: --from head".to_owned()
+        }
+        FleetError::NoCommit(name) if name == "HEAD" => {
+            "this repository has no commit yet, and agents start from one; commit first: \
+             `git add -A && git commit`"
+                .to_owned()
         }
         FleetError::NoCommit(name) => format!("{name:?} is not a commit"),
         FleetError::NoBranch(name) => {
@@ -53,7 +60,7 @@ pub(super) fn error(error: &FleetError) -> String {
 
 /// What to do about agents whose run is unfinished.
 pub(super) fn unfinished(plan: &FleetLoopPlan) -> String {
-    let command = continuing(&plan.agents, plan.best_of, plan.target.as_deref());
+    let command = continuing(&plan.agents, plan.best_of, plan.target.as_deref(), &plan.options);
     format!(
         "`{command}` continues it, \
          `retake agent prune --unfinished --yes` abandons it and keeps its work"
@@ -61,16 +68,29 @@ pub(super) fn unfinished(plan: &FleetLoopPlan) -> String {
 }
 
 /// The command that continues these agents. A single name alone would run in the project itself.
-pub(super) fn continuing(agents: &[FleetAgent], best_of: bool, target: Option<&str>) -> String {
+pub(super) fn continuing(
+    agents: &[FleetAgent],
+    best_of: bool,
+    target: Option<&str>,
+    options: &[String],
+) -> String {
     let mut tasks: Vec<&str> = agents.iter().map(|agent| agent.task.as_str()).collect();
     tasks.dedup();
-    let option = match (best_of, tasks.len(), target) {
-        (true, ..) => format!(" --best-of {}", agents.len()),
-        (false, 1, Some(target)) => format!(" --merge-into {target}"),
-        (false, 1, None) => " --jobs 1".to_owned(),
-        _ => String::new(),
-    };
-    format!("retake agent run {}{option} …", tasks.join(" "))
+    let count = agents.len().to_string();
+    let mut words = vec!["retake", "agent", "run"];
+    words.append(&mut tasks);
+    if best_of {
+        words.extend(["--best-of", &count]);
+    }
+    if let Some(target) = target {
+        words.extend(["--merge-into", target]);
+    }
+    // Without one of these options a single name would run in the project itself.
+    let own_clone = best_of || target.is_some() || options.iter().any(|word| word == "--jobs");
+    if agents.len() == 1 && !own_clone {
+        words.extend(["--jobs", "1"]);
+    }
+    quote(words.into_iter().chain(options.iter().map(String::as_str)))
 }
 
 /// Submodules that are missing in the agents' clones.
@@ -121,7 +141,11 @@ pub(super) fn live(plan: &FleetPlan, spent: Spent) -> String {
     let names = ["running", "merging", "to be merged", "waiting", "done"];
     let parts = names.iter().zip(counts).filter(|(_, count)| *count > 0);
     let parts: Vec<String> = parts.map(|(name, count)| format!("{count} {name}")).collect();
-    format!("{}  {}", parts.join(", "), display::spent(spent))
+    // Nothing is known of the cost before the first report.
+    match spent == Spent::default() {
+        true => parts.join(", "),
+        false => format!("{}  {}", parts.join(", "), display::spent(spent)),
+    }
 }
 
 /// The message for an event, and whether it is an error.
@@ -146,7 +170,10 @@ pub(super) fn event(event: &FleetEvent<'_>) -> Option<(String, bool)> {
             TaskEnd::NotStarted { why } => (format!("{name} was not started: {why}"), true),
         },
         FleetEvent::Merging { .. } | FleetEvent::Tick { .. } => return None,
-        FleetEvent::Verifying { name } => (format!("{name}: verifying the merged result"), false),
+        FleetEvent::Verifying { name, merged } => {
+            let what = if *merged { "the merged result" } else { "its result in a clean clone" };
+            (format!("{name}: verifying {what}"), false)
+        }
         FleetEvent::HandedBack { name, paths } => {
             (format!("⚠️ {name}: conflicts in {}; it resolves them", paths.join(", ")), false)
         }
@@ -241,7 +268,8 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
     if finished.interrupted {
         let agents: Vec<FleetAgent> =
             finished.agents.iter().map(|agent| agent.agent.clone()).collect();
-        let command = continuing(&agents, finished.best_of, finished.target.as_deref());
+        let target = finished.target.as_deref();
+        let command = continuing(&agents, finished.best_of, target, &finished.options);
         return format!("{text}\n→ Continue: {command}");
     }
     if let (Some(target), Some(StandIn { branch, checkout })) =
@@ -250,7 +278,7 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
         let (was, command) = match checkout {
             TargetCheckout::Here => ("is", format!("git merge --ff-only {branch}")),
             TargetCheckout::There(path) => {
-                let path = retake_engine::quote([&*path.to_string_lossy()]);
+                let path = quote([&*path.to_string_lossy()]);
                 ("is", format!("git -C {path} merge --ff-only {branch}"))
             }
             TargetCheckout::Nowhere => ("was", format!("git fetch . {branch}:{target}")),
@@ -259,6 +287,16 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
             "\n→ {target} {was} checked out and was not moved; the merged result is on {branch}.\n\
              → Take it: {command}"
         );
+    }
+    let chosen = |agent: &&FinishedAgent| match agent.outcome {
+        Some(FleetOutcome::Merged) => true,
+        Some(FleetOutcome::Kept) => agent.branch.is_some(),
+        _ => false,
+    };
+    if finished.best_of && finished.chosen {
+        if let Some(winner) = finished.agents.iter().find(chosen) {
+            text += &format!("\n✓ Chosen: {}", winner.agent.name);
+        }
     }
     for agent in &finished.agents {
         let name = &agent.agent.name;

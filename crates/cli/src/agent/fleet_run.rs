@@ -21,7 +21,7 @@ use super::project::{self, AgentProject};
 use super::run::{self, Args};
 use super::screen::AgentScreen;
 use super::task::{self, OpenTask, Opened, TaskCall, TaskPlace, number};
-use super::{fleet_messages, messages, refused};
+use super::{fleet_messages, messages, refused, run_command};
 use crate::{Exit, Failure, exec, term};
 
 /// Options of each agent that are a shared budget in a fleet.
@@ -61,6 +61,26 @@ impl FleetArgs {
         let texts = [jobs, merge_into, best_of, from, halt, conflict_attempts];
         *update_checkout || texts.into_iter().any(Option::is_some)
     }
+
+    /// The options to repeat when the run is continued, besides the agents and the branch.
+    fn repeated(&self, others: Vec<String>) -> Vec<String> {
+        let Self { jobs, update_checkout, from, halt, conflict_attempts, .. } = self;
+        let given = [
+            ("--jobs", jobs),
+            ("--from", from),
+            ("--halt", halt),
+            ("--conflict-attempts", conflict_attempts),
+        ];
+        let mut words: Vec<String> = Vec::new();
+        for (flag, value) in given {
+            words.extend(value.iter().flat_map(|value| run_command::option(flag, value)));
+        }
+        if *update_checkout {
+            words.push("--update-checkout".to_owned());
+        }
+        words.extend(others);
+        words
+    }
 }
 
 pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> {
@@ -70,7 +90,8 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
     let mut options = args.task.options()?;
     let flags = run::flags(args)?;
     let level = project::settings(&project.config, None, flags)?.output_level;
-    let request = request(args, &mut options, project)?;
+    let repeated = args.fleet.repeated(run_command::repeated(&options, &args.sandbox));
+    let request = FleetRequest { options: repeated, ..request(args, &mut options, project)? };
     let jobs = request.agents.clone();
     // Report everything that one agent would refuse before any of them starts.
     for agent in &jobs {
@@ -204,6 +225,7 @@ fn request(
         verify: settings.verification.command,
         rules,
         include: settings.worktree_include,
+        options: Vec::new(),
         namespace: namespace(args, project)?,
     })
 }

@@ -8,7 +8,10 @@ use retake_agent::driver::{ReportError, StartError, TaskError};
 use retake_agent::plan::{AgentRole, AgentStopReason};
 use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
 use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
+use retake_engine::quote;
+use retake_types::RunId;
 
+use super::run_command::{run_again, run_longer};
 use crate::{term, words};
 
 /// Settings that `run` has a flag for: the key's path and the flag.
@@ -145,6 +148,9 @@ pub(super) fn stop_reason(reason: AgentStopReason) -> &'static str {
     }
 }
 
+pub(super) const DRY_RUN: &str =
+    "Dry run: a mock agent works on a copy of the workspace, and nothing is recorded";
+
 pub(super) fn continued(last_iteration: u32) -> String {
     format!("Continuing the loop that was interrupted after iteration {last_iteration}")
 }
@@ -222,8 +228,8 @@ pub(super) fn left_running(name: &str) -> String {
     )
 }
 
-pub(super) fn runner_died(name: &str) -> String {
-    format!("its retake process died; `retake agent run {name}` continues it")
+pub(super) fn runner_died(name: &str, options: &[String]) -> String {
+    format!("its retake process died; `{}` continues it", run_again(name, options))
 }
 
 pub(super) fn not_running(name: &str) -> String {
@@ -238,8 +244,9 @@ pub(super) fn agent_changed(kind: AgentKind, role: AgentRole) -> String {
     }
 }
 
-pub(super) fn already_complete(name: &str) -> String {
-    format!("✓ {name} is already complete\n→ Run it again: retake agent run {name} --again\n")
+pub(super) fn already_complete(name: &str, options: &[String]) -> String {
+    let command = run_again(name, options);
+    format!("✓ {name} is already complete\n→ Run it again: {command} --again\n")
 }
 
 pub(super) fn items_remaining(remaining: u64) -> String {
@@ -250,13 +257,59 @@ pub(super) fn max_iterations(most: u32) -> String {
     format!("⚠️ Reached maximum iterations ({most})")
 }
 
+/// How to run a task again.
+pub(super) fn continue_with(name: &Name, options: &[String]) -> String {
+    format!("→ Continue: {}", run_again(name.as_str(), options))
+}
+
+/// The last run of a task was protected, and this one is not.
+pub(super) fn protections_dropped(
+    (sandbox, verification): (bool, bool),
+    name: &Name,
+    options: &[String],
+) -> String {
+    let mut lines = Vec::new();
+    if sandbox {
+        lines.push("⚠️ the last run was confined; this one is not: add --sandbox".to_owned());
+    }
+    if verification {
+        let verify = options.iter().position(|word| word == "--verify");
+        let command = verify.and_then(|at| options.get(at + 1));
+        let command = command.map_or("COMMAND".to_owned(), |command| quote([command.as_str()]));
+        lines.push(format!(
+            "⚠️ completion of the last run had to pass a verification; this run accepts it without: \
+             add --verify {command}"
+        ));
+    }
+    if !options.is_empty() {
+        lines.push(format!(
+            "→ With the options of the last run: {}",
+            run_again(name.as_str(), options)
+        ));
+    }
+    lines.join("\n")
+}
+
+/// The first iteration did nothing, and nothing ends a loop of such iterations.
+pub(super) fn nothing_done(number: u32) -> String {
+    format!(
+        "⚠️ Iteration {number} changed no file and wrote no .status.json. Iterations without progress do not \
+         end this loop; --max-no-progress 3 ends it after three in a row"
+    )
+}
+
+/// Where the whole output of a run is.
+pub(super) fn see_output(run: RunId) -> String {
+    format!("→ Its output: retake runs logs {}", run.short())
+}
+
 /// What to do after the maximum was reached: continue, increase the limit, check progress.
-pub(super) fn max_iterations_options(name: &Name, most: u32) -> [String; 3] {
+pub(super) fn max_iterations_options(name: &Name, options: &[String], most: u32) -> [String; 3] {
     [
-        format!("→ Continue: retake agent run {name}"),
+        continue_with(name, options),
         format!(
-            "→ Increase the limit: retake agent run {name} --max-iterations {}",
-            most.saturating_mul(2)
+            "→ Increase the limit: {}",
+            run_longer(name.as_str(), options, most.saturating_mul(2))
         ),
         format!("→ Check progress: retake agent show {name}"),
     ]

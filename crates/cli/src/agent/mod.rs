@@ -14,6 +14,7 @@ mod project;
 mod queue;
 mod queue_messages;
 mod run;
+mod run_command;
 mod screen;
 mod sessions;
 mod settings;

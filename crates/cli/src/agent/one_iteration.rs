@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use retake_agent::adapters::{AgentKind, Reader, StreamEvent};
 use retake_agent::display::{self, Display, time};
-use retake_types::loop_record::agent::Iteration;
+use retake_types::loop_record::agent::{Iteration, IterationStatus};
 use retake_types::{Stream, TestResults};
 use serde::Serialize;
 
 use super::changed_lines::ChangedLines;
 use super::project::AgentProject;
 use crate::term::{Palette, Shade};
-use crate::{Exit, Failure, term};
+use crate::{Exit, Failure, denied, term};
 
 /// Maximum size of the tool calls shown; the run's output has all of them.
 const SHOWN_CALLS: usize = 256 << 10;
@@ -27,6 +27,7 @@ struct Document<'a> {
 
 pub(super) fn show(
     iteration: &Iteration,
+    refusal: Option<&str>,
     project: &AgentProject,
     json: bool,
 ) -> Result<Exit, Failure> {
@@ -68,7 +69,14 @@ pub(super) fn show(
     if let Some(id) = facts.run_id {
         row("run", &format!("{id}  (retake runs show {})", id.short()));
     }
+    let failed = matches!(iteration.status, IterationStatus::Failed | IterationStatus::TimedOut);
+    if let Some(id) = facts.run_id.filter(|_| failed) {
+        row("output", &format!("retake runs logs {}", id.short()));
+    }
+    let denied = denied_by_sandbox(iteration, project);
     section(&mut text, "error", facts.error.as_deref());
+    section(&mut text, "refused by the gate", refusal);
+    section(&mut text, "denied by the sandbox", Some(&denied));
     let result = iteration.result.as_ref();
     section(&mut text, "summary", result.and_then(|result| result.summary.as_deref()));
     section(&mut text, "failing tests", failing(iteration.test_results()).as_deref());
@@ -88,6 +96,15 @@ fn section(text: &mut String, title: &str, content: Option<&str>) {
     for line in content.lines() {
         text.push_str(&format!("  {}\n", term::visible(line)));
     }
+}
+
+/// What the sandbox denied the agent's run, a line each.
+fn denied_by_sandbox(iteration: &Iteration, project: &AgentProject) -> String {
+    let Some(id) = iteration.facts.run_id else { return String::new() };
+    let run = project.project.read_store().and_then(|store| store.get(id));
+    let Ok(run) = run else { return String::new() };
+    let report = run.outcome.as_ref().and_then(|outcome| outcome.sandbox.as_ref());
+    report.map_or_else(Vec::new, |report| denied::lines(report, &run.intent.request)).join("\n")
 }
 
 fn failing(tests: Option<&TestResults>) -> Option<String> {

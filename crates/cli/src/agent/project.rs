@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use retake_agent::driver::{OfferServer, TaskSandbox};
 use retake_agent::settings::{Settings, Value};
-use retake_agent::workspace::{Metadata, Name, Workspace, WorkspaceDirectories};
+use retake_agent::workspace::{Metadata, Name, Workspace, WorkspaceDirectories, WorkspaceError};
 #[cfg(feature = "mcp")]
 use retake_agent::{adapters::AgentKind, driver::ServerOffer};
 use retake_engine::KeeperSession;
@@ -193,7 +193,12 @@ impl AgentProject {
     }
 
     pub(super) fn workspace(&self, name: &str) -> Result<Workspace, Failure> {
-        self.directories.open(&named(name)?).map_err(refused)
+        self.directories.open(&named(name)?).map_err(|error| match &error {
+            WorkspaceError::NotFound(name) => refused(format!(
+                "{error}\nhint: `retake agent list` shows the workspaces, `retake agent init {name}` creates this one"
+            )),
+            _ => refused(error),
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use super::background::{self, Continuation};
 use super::project::{AgentProject, named};
 use super::screen::AgentScreen;
 use super::task::{self, OpenTask, Opened, OutputArgs, TaskArgs, TaskCall};
-use super::{fleet_run, messages, project, queue_messages, refused, steer};
+use super::{fleet_run, messages, project, queue_messages, refused, run_command, steer};
 use crate::exec::SandboxArgs;
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, context, term};
@@ -262,7 +262,7 @@ fn run(args: &Run, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
         run_task(queued, args, &screen, project, &mut signal)
     })
     .map_err(failed)?;
-    screen.queue_finished(&finished);
+    screen.queue_finished(&finished, &repeated(args));
     match finished.reason {
         QueueStopReason::Interrupted => Ok(Exit::Signal(signal.unwrap_or(libc::SIGINT))),
         _ if finished.failures > 0 => Ok(Exit::FAILED),
@@ -331,6 +331,22 @@ fn run_task(
         }
         Err(error) => not_started(refused(messages::start_error(&error))),
     }
+}
+
+/// The options to repeat when the rest of the queue is run.
+fn repeated(args: &Run) -> Vec<String> {
+    let mut words = args.sandbox.words();
+    for (flag, value) in [
+        ("--max-cost", &args.max_cost),
+        ("--max-tokens", &args.max_tokens),
+        ("--max-time", &args.max_time),
+    ] {
+        words.extend(value.iter().flat_map(|value| run_command::option(flag, value)));
+    }
+    if args.stop_on_failure {
+        words.push("--stop-on-failure".to_owned());
+    }
+    words
 }
 
 /// One task as it is printed.
@@ -479,7 +495,10 @@ fn table(rows: &[Row<'_>]) -> Table<'static> {
             row.name.to_owned().into(),
             Cell::shaded(ended, shade),
             row.iterations.map_or_else(String::new, |count| count.to_string()).into(),
-            row.cost_usd.map_or_else(String::new, |cost| format!("${cost:.2}")).into(),
+            row.cost_usd
+                .filter(|cost| *cost > 0.0)
+                .map_or_else(String::new, |cost| format!("${cost:.2}"))
+                .into(),
             took.map_or_else(String::new, display::time).into(),
             row.why.unwrap_or_default().lines().next().unwrap_or_default().to_owned().into(),
         ]);

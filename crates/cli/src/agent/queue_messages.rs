@@ -4,6 +4,9 @@ use retake_agent::display;
 use retake_agent::driver::{FinishedQueue, QueueEvent};
 use retake_agent::queue::{QueueError, QueueStopReason, TaskEnd};
 
+use retake_engine::quote;
+use retake_types::loop_record::agent::Spent;
+
 use super::messages;
 use crate::term;
 
@@ -72,7 +75,7 @@ pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
 }
 
 /// Why a run of the queue ended, and what it did.
-pub(super) fn finished(finished: &FinishedQueue) -> String {
+pub(super) fn finished(finished: &FinishedQueue, options: &[String]) -> String {
     let why = match finished.reason {
         QueueStopReason::Empty => "the queue is empty",
         QueueStopReason::BudgetCost => "the cost budget for all tasks is exhausted",
@@ -87,10 +90,18 @@ pub(super) fn finished(finished: &FinishedQueue) -> String {
     if finished.failures > 0 {
         text += &format!(", {} failed", finished.failures);
     }
-    text += &format!(", {} spent", display::spent(finished.spent));
+    if finished.incomplete > 0 {
+        text += &format!(", {} stopped before completion", finished.incomplete);
+    }
+    text += &match finished.spent == Spent::default() {
+        true => format!(", {}", display::spent(finished.spent)),
+        false => format!(", {} spent", display::spent(finished.spent)),
+    };
     if finished.left > 0 {
         let left = term::count(finished.left as u64, "task");
-        text += &format!("\n→ Run the {left} left: retake agent queue run");
+        let words = ["retake", "agent", "queue", "run"].into_iter();
+        let command = quote(words.chain(options.iter().map(String::as_str)));
+        text += &format!("\n→ Run the {left} left: {command}");
     }
     text
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use retake_agent::adapters::AgentKind;
+use retake_agent::display::Level;
 use retake_agent::driver::{self, AgentSession, RunOptions};
 use retake_agent::queue::TaskAllowance;
 use retake_agent::settings::{RuleOverrides, Value};
@@ -16,9 +17,9 @@ use super::fleet_run::FleetArgs;
 use super::project::AgentProject;
 use super::screen::AgentScreen;
 use super::task::{self, OpenTask, Opened, OutputArgs, TaskArgs, TaskCall};
-use super::{fleet_run, messages, refused};
+use super::{fleet_run, messages, refused, run_command};
 use crate::exec::SandboxArgs;
-use crate::{Exit, Failure, context};
+use crate::{Exit, Failure, context, term};
 
 /// Run the agent in a loop until the task is complete or a limit is reached
 #[derive(clap::Args)]
@@ -87,7 +88,8 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
     let open = match task::open(name, call, project)? {
         Opened::Task(open) => *open,
         Opened::Complete { level } => {
-            task::tell_complete(name, level)?;
+            let repeated = run_command::repeated(&options, &args.sandbox);
+            task::tell_complete(name, &repeated, level)?;
             return Ok(Exit::OK);
         }
     };
@@ -99,6 +101,9 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
         }
     }
     let OpenTask { task, rules, fail_incomplete, level, .. } = open;
+    if args.dry_run && level != Level::Quiet {
+        term::data(format!("{}\n", messages::DRY_RUN).as_bytes())?;
+    }
     let screen = Arc::new(AgentScreen::new(level, process));
     let finished = AgentSession::start(task, "run", &project.run_context(), screen)
         .and_then(|session| driver::run(session, rules))

@@ -158,8 +158,8 @@ impl AgentScreen {
         }
     }
 
-    pub(super) fn queue_finished(&self, finished: &FinishedQueue) {
-        self.message(&queue_messages::finished(finished));
+    pub(super) fn queue_finished(&self, finished: &FinishedQueue, options: &[String]) {
+        self.message(&queue_messages::finished(finished, options));
     }
 
     /// Errors are shown at every level.
@@ -200,20 +200,25 @@ impl AgentScreen {
             AgentStopReason::Completed => self.message(&messages::completed(stopped.iterations)),
             AgentStopReason::MaxIterations => {
                 self.message(&messages::max_iterations(max_iterations));
-                for option in messages::max_iterations_options(stopped.workspace, max_iterations) {
-                    self.message(&option);
+                if self.agent.is_none() {
+                    let StoppedLoop { workspace, options, .. } = stopped;
+                    for option in
+                        messages::max_iterations_options(workspace, options, max_iterations)
+                    {
+                        self.message(&option);
+                    }
                 }
             }
             AgentStopReason::Stagnation => self.message(&messages::stagnation(stopped.idle)),
-            AgentStopReason::Failed => {}
-            AgentStopReason::VerifyFailed => self.error(messages::not_accepted()),
-            AgentStopReason::Interrupted | AgentStopReason::Stopped => {
-                self.message(&format!("Stopped: {}", messages::stop_reason(stopped.reason)));
+            other => {
+                if other == AgentStopReason::VerifyFailed {
+                    self.error(messages::not_accepted());
+                }
+                self.message(&format!("Stopped: {}", messages::stop_reason(other)));
                 if self.agent.is_none() {
-                    self.message(&format!("→ Continue: retake agent run {}", stopped.workspace));
+                    self.message(&messages::continue_with(stopped.workspace, stopped.options));
                 }
             }
-            other => self.message(&format!("Stopped: {}", messages::stop_reason(other))),
         }
     }
 }
@@ -234,9 +239,17 @@ impl AgentDisplay for AgentScreen {
             AgentEvent::IterationEnded(iteration) => {
                 self.message(&display::iteration_line(iteration));
             }
-            AgentEvent::IterationFailed { number, why } => {
-                self.error(&format!("{}: {why}", messages::iteration_failed(number)));
+            AgentEvent::ProtectionsDropped { sandbox, verification, workspace, options } => {
+                let dropped = (sandbox, verification);
+                self.error(&messages::protections_dropped(dropped, workspace, options));
             }
+            AgentEvent::IterationFailed { number, why, run } => {
+                self.error(&format!("{}: {why}", messages::iteration_failed(number)));
+                if let Some(run) = run {
+                    self.message(&messages::see_output(run));
+                }
+            }
+            AgentEvent::NothingDone { number } => self.message(&messages::nothing_done(number)),
             AgentEvent::PermissionsDenied { count, tools } => {
                 let tools = tools.map_or_else(String::new, |tools| format!(": {tools}"));
                 self.message(&format!("⚠️ {} denied{tools}", term::count(count, "permission")));
@@ -263,8 +276,12 @@ impl AgentDisplay for AgentScreen {
             }
             AgentEvent::VerificationStarted => self.message("Verifying completion..."),
             AgentEvent::VerificationPassed => self.message("✓ Verification passed"),
-            AgentEvent::VerificationFailed => {
+            AgentEvent::VerificationFailed { refusal } => {
                 self.message("⚠️ Verification failed: the task is not accepted as complete");
+                if let Some(refusal) = refusal {
+                    self.message(&format!("  {}", refusal.why));
+                    self.message(&messages::see_output(refusal.run));
+                }
             }
             AgentEvent::VerificationPostponed { why } => {
                 self.message(&format!("⚠️ Verification could not run: {why}"));

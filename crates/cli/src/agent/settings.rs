@@ -69,7 +69,28 @@ pub(super) fn config(args: &Args, project: &AgentProject) -> Result<Exit, Failur
         Some(name) => in_workspace(&key, &change, name, project)?,
         None => in_file(&key, &change, args.global, project)?,
     }
+    if let Change::Set(program) = &change
+        && matches!(path, "command" | "fallback.command" | "claude.command")
+    {
+        warn_of_program(program, project);
+    }
     Ok(Exit::OK)
+}
+
+/// Says that no agent could be started with this program; it may be installed later.
+fn warn_of_program(program: &str, project: &AgentProject) {
+    let path = std::env::var_os("PATH");
+    if retake_engine::which(program.as_ref(), path.as_deref(), &project.root).is_some() {
+        return;
+    }
+    let file = project.root.join(program);
+    term::say(&match program.contains('/') && file.is_file() {
+        true => format!("warning: {program} is not executable; run `chmod +x {program}`"),
+        false if program.contains('/') => {
+            format!("warning: there is no program {}", file.display())
+        }
+        false => format!("warning: there is no program {program} in PATH"),
+    });
 }
 
 /// A key of agents, by its path below `agent`.
@@ -211,6 +232,13 @@ fn changed(key: &NamedKey<'_>, change: &Change, now: &Value) -> Result<Option<Va
                 .parse::<u64>()
                 .map(Value::from)
                 .map_err(|_| refused(format!("{} takes a whole number, not {text:?}", key.path)))?,
+            KeyKind::Word(words) if !words.contains(&text.as_str()) => {
+                let words = words.join(", ");
+                return Err(refused(format!(
+                    "{} takes one of {words}, not {text:?}; nothing was changed",
+                    key.path
+                )));
+            }
             _ => Value::from(text.as_str()),
         }),
     })

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use retake_agent::control::Mailbox;
 use retake_agent::display::{self, time};
-use retake_agent::driver::iterations_backwards::IterationsBackwards;
+use retake_agent::driver::iterations_backwards::{IterationsBackwards, PastEvent};
 use retake_agent::driver::recorded_loop::{self, LoopActivity};
 use retake_agent::history::{HistorySummary, LastTests, LoopTotals, chart};
 use retake_agent::plan::AgentStopReason;
@@ -12,7 +13,9 @@ use retake_agent::status::Status;
 use retake_agent::workspace::{Metadata, Workspace, WorkspaceLock, WorkspaceStatus};
 use retake_store::{Store, StoredLoop};
 use retake_types::StopReason;
-use retake_types::loop_record::agent::{Iteration, IterationRow, IterationStatus, Mode};
+use retake_types::loop_record::agent::{
+    AgentEntry, Iteration, IterationRow, IterationStatus, Mode,
+};
 use serde::Serialize;
 
 use super::changed_lines::ChangedLines;
@@ -82,17 +85,23 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
         let Some(iteration) = found.map(shown) else {
             return Err(refused(messages::no_such_iteration(workspace.name(), number)));
         };
-        return one_iteration::show(&iteration, project, args.json);
+        let refusal = match &store {
+            Some(store) => recorded_loop::find_refusal(store, &loops, number)?,
+            None => None,
+        };
+        return one_iteration::show(&iteration, refusal.as_deref(), project, args.json);
     }
     let wanted = args.status.as_deref().map(str::parse).transpose().map_err(refused)?;
     let (mut totals, mut picked) = (LoopTotals::default(), Vec::new());
+    let mut refused_numbers = BTreeSet::new();
     if let Some(store) = &store {
         for record in &loops {
             totals = recorded_loop::totals(store, record.id)?.after(&totals);
         }
         let most = args.last.unwrap_or(usize::MAX);
         let of_status = |one: &Iteration| wanted.is_none_or(|status| one.status == status);
-        picked = last_iterations(store, &loops, most, |one| Some(shown(one)).filter(of_status))?;
+        let pick = |one| Some(shown(one)).filter(of_status);
+        picked = last_iterations(store, &loops, most, &mut refused_numbers, pick)?;
     }
     let stop_reason = loops.last().and_then(|record| {
         let died = (!alive).then_some(StopReason::Interrupted);
@@ -121,7 +130,7 @@ pub(super) fn show(args: &Args, project: &AgentProject) -> Result<Exit, Failure>
     }
     if !picked.is_empty() {
         text.push('\n');
-        text += &table(&picked, store.as_ref()).render(term::width(), palette);
+        text += &table(&picked, &refused_numbers, store.as_ref()).render(term::width(), palette);
         text.push('\n');
         text += &chart(&picked, term::width().unwrap_or(100));
     }
@@ -148,6 +157,11 @@ fn state(
     if let Some(holder) = WorkspaceLock::holder(workspace) {
         text += &format!("running     {holder}\n");
     }
+    if let Some(request) = pending(workspace)
+        && !matches!(activity, Some(LoopActivity::Paused))
+    {
+        text += &format!("requested   {request}\n");
+    }
     match activity {
         Some(LoopActivity::Paused) => {
             text +=
@@ -168,6 +182,17 @@ fn state(
         };
     }
     text
+}
+
+/// What a running loop was asked to do, until it does it.
+pub(super) fn pending(workspace: &Workspace) -> Option<&'static str> {
+    WorkspaceLock::holder(workspace)?;
+    let requests = Mailbox::existing(workspace)?.requests();
+    match (requests.stop || requests.stop_now, requests.pause) {
+        (true, _) => Some("stop"),
+        (false, true) => Some("pause"),
+        (false, false) => None,
+    }
 }
 
 /// The record, if there is one.
@@ -193,11 +218,13 @@ fn says(workspace: &Workspace) -> String {
     format!("{done}{}", term::visible(&said))
 }
 
-/// The last iterations for which `pick` returns one, oldest first. Earlier ones are not read.
+/// The last iterations for which `pick` returns one, oldest first, and the numbers of those whose completion the
+/// gate refused. Earlier ones are not read.
 fn last_iterations(
     store: &Store,
     loops: &[StoredLoop],
     most: usize,
+    refused: &mut BTreeSet<u32>,
     pick: impl Fn(Iteration) -> Option<Iteration>,
 ) -> Result<Vec<Iteration>, Failure> {
     let mut picked = Vec::new();
@@ -207,8 +234,14 @@ fn last_iterations(
         }
         let mut past = IterationsBackwards::new(store, record.id)?;
         while picked.len() < most {
-            let Some(iteration) = past.next_iteration()? else { break };
-            picked.extend(pick(iteration));
+            match past.next_event()? {
+                Some(PastEvent::Iteration(iteration)) => picked.extend(pick(*iteration)),
+                Some(PastEvent::Other(_, AgentEntry::Verified { number, passed: false, .. })) => {
+                    refused.insert(number);
+                }
+                Some(PastEvent::Other(..)) => {}
+                None => break,
+            }
         }
     }
     picked.reverse();
@@ -216,7 +249,11 @@ fn last_iterations(
 }
 
 /// One line per iteration.
-fn table(iterations: &[Iteration], store: Option<&Store>) -> Table<'static> {
+fn table(
+    iterations: &[Iteration],
+    refused: &BTreeSet<u32>,
+    store: Option<&Store>,
+) -> Table<'static> {
     let mut table = Table::new([
         Column::new("#").right(),
         Column::new("STATUS"),
@@ -229,8 +266,13 @@ fn table(iterations: &[Iteration], store: Option<&Store>) -> Table<'static> {
     ]);
     let mut failing: BTreeSet<String> = BTreeSet::new();
     for iteration in iterations {
-        let status = format!("{} {}", display::mark(iteration.status), iteration.status);
+        let mut status = format!("{} {}", display::mark(iteration.status), iteration.status);
+        let is_refused = refused.contains(&iteration.number);
+        if is_refused {
+            status += ", refused by the gate";
+        }
         let shade = match iteration.status {
+            _ if is_refused => Shade::Bad,
             IterationStatus::Completed => Shade::Good,
             IterationStatus::Failed | IterationStatus::TimedOut => Shade::Bad,
             _ => Shade::Open,
@@ -264,11 +306,20 @@ fn table(iterations: &[Iteration], store: Option<&Store>) -> Table<'static> {
             iteration.cost_usd().map_or_else(String::new, |cost| format!("${cost:.2}")).into(),
             files.into(),
             tests.into(),
-            iteration.facts.denials.map_or_else(String::new, |count| count.to_string()).into(),
+            denied(iteration).map_or_else(String::new, |count| count.to_string()).into(),
             said.into(),
         ]);
     }
     table
+}
+
+/// How often the agent's own rules or the sandbox denied something.
+fn denied(iteration: &Iteration) -> Option<u64> {
+    let facts = &iteration.facts;
+    match (facts.denials, facts.sandbox_denials) {
+        (None, None) => None,
+        (own, sandbox) => Some(own.unwrap_or(0) + sandbox.unwrap_or(0)),
+    }
 }
 
 /// The totals of all iterations for people; zero counts are left out.

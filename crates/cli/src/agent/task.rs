@@ -13,7 +13,7 @@ use retake_agent::workspace::{Metadata, Workspace};
 use retake_types::RunId;
 
 use super::project::{self, AgentProject};
-use super::{messages, refused};
+use super::{messages, refused, run_command};
 use crate::exec::SandboxArgs;
 use crate::{Failure, term};
 
@@ -202,6 +202,7 @@ pub(super) fn open(
         task.root = place.root;
     }
     task.queue = call.queue.map(str::to_owned);
+    task.repeated_options = run_command::repeated(call.options, call.sandbox);
     Ok(Opened::Task(Box::new(OpenTask {
         task,
         rules,
@@ -278,9 +279,9 @@ fn has_open_loop(project: &AgentProject, workspace: &Workspace, metadata: &Metad
 }
 
 /// Says that the task is complete already.
-pub(super) fn tell_complete(name: &str, level: Level) -> Result<(), Failure> {
+pub(super) fn tell_complete(name: &str, options: &[String], level: Level) -> Result<(), Failure> {
     if level != Level::Quiet {
-        term::data(messages::already_complete(name).as_bytes())?;
+        term::data(messages::already_complete(name, options).as_bytes())?;
     }
     Ok(())
 }

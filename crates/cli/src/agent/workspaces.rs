@@ -14,11 +14,14 @@ use serde::Serialize;
 
 use super::checkpoints::Removal;
 use super::project::{self, AgentProject, named};
-use super::refused;
+use super::{refused, show};
 use crate::term::{Cell, Column, Palette, Shade, Table};
 use crate::{Exit, Failure, term};
 
 /// Create a workspace for a task
+///
+/// The agent ends the task by writing `"complete": true` into .status.json in the workspace; the
+/// prompt of each iteration tells it so. Instructions need to say only what is to be done.
 #[derive(clap::Args)]
 pub(super) struct Init {
     /// Its name: letters, digits, _ and -
@@ -141,6 +144,9 @@ struct Row {
     total_iterations: Option<u32>,
     last_run: Option<Timestamp>,
     problem: Option<String>,
+    /// `stop` or `pause`, requested and not done yet.
+    #[serde(skip)]
+    pending: Option<&'static str>,
 }
 
 /// What the last loop of a workspace is doing, or how it ended.
@@ -206,6 +212,7 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
             continue;
         }
         rows.push(Row {
+            pending: show::pending(&workspace),
             name: workspace.name().to_string(),
             mode: metadata.as_ref().map(|m| m.mode),
             status: metadata.as_ref().map(|m| m.status),
@@ -256,7 +263,12 @@ fn status(row: &Row) -> Cell {
                 Cell::shaded(format!("waiting until {}", term::moment(*until)), Shade::Open)
             }
             (Some("paused"), _) => Cell::shaded("paused", Shade::Open),
-            _ => Cell::shaded("running", Shade::Good),
+            _ => match row.pending {
+                Some(request) => {
+                    Cell::shaded(format!("running ({request} requested)"), Shade::Open)
+                }
+                None => Cell::shaded("running", Shade::Good),
+            },
         };
     }
     let (Some(status), activity) = (row.status, &row.activity) else {

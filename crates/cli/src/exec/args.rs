@@ -197,7 +197,7 @@ impl FromArgMatches for Args {
 }
 
 /// The options of a sandbox, for every command that confines its runs.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct SandboxArgs(Args);
 
 impl SandboxArgs {
@@ -209,6 +209,23 @@ impl SandboxArgs {
     #[cfg(feature = "mcp")]
     pub(crate) fn has_mode(&self) -> bool {
         self.0.given(ExecFlag::Sandbox)
+    }
+
+    /// The options as words of a command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let word = |(flag, value): &(ExecFlag, OsString)| {
+            let definition = exec_flag(*flag);
+            let long = format!("--{}", definition.long);
+            let value = value.to_string_lossy().into_owned();
+            match definition.value {
+                FlagValue::None => vec![long],
+                FlagValue::Optional(_) if value.is_empty() => vec![long],
+                FlagValue::Optional(_) => vec![format!("{long}={value}")],
+                _ if value.starts_with('-') => vec![format!("{long}={value}")],
+                _ => vec![long, value],
+            }
+        };
+        self.0.options.iter().flat_map(word).collect()
     }
 
     fn definitions() -> impl Iterator<Item = &'static FlagDefinition> {

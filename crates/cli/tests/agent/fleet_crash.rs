@@ -101,11 +101,8 @@ fn an_interrupted_agent_continues_in_its_tree() {
     let listed = sandbox.retake(&["agent", "fleet"]);
     assert!(listed.stdout.contains("its retake process died"), "{}", listed.snapshot());
     let other = sandbox.retake(&["agent", "run", "one", "--jobs", "1"]);
-    assert!(
-        other.code == 1 && other.stderr.contains("`retake agent run one two …`"),
-        "{}",
-        other.snapshot()
-    );
+    let command = "`retake agent run one two --merge-into main --verify 'test -e a'`";
+    assert!(other.code == 1 && other.stderr.contains(command), "{}", other.snapshot());
     // The remains of a killed git.
     let id = fleet(&sandbox)["id"].as_str().unwrap().to_owned();
     let locked = sandbox.project().join(".git/refs/retake/fleet").join(id).join("one");
@@ -179,13 +176,13 @@ fn a_git_of_the_agent_that_was_killed_does_not_lock_it_out_of_its_tree() {
 fn ctrl_c_prints_how_to_continue_and_loses_no_iteration() {
     let sandbox = project(&[("one", WAITS)]);
     let mut command = sandbox.command(RETAKE);
-    command.args(["agent", "run", "one", "--merge-into", "main"]);
+    command.args(["agent", "run", "one", "--merge-into", "main", "--verify", "true"]);
     let running = Running::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     sandbox.awaited("at");
     running.signal(libc::SIGINT);
     let ended = running.end();
     assert_eq!(ended.code, 128 + libc::SIGINT, "{}", ended.snapshot());
-    let command = "→ Continue: retake agent run one --merge-into main …";
+    let command = "→ Continue: retake agent run one --merge-into main --verify true\n";
     assert!(ended.stdout.contains(command), "{}", ended.snapshot());
     std::fs::write(sandbox.agent_dir().join("go"), "").unwrap();
     let again = run(&sandbox, &["one", "--merge-into", "main"]);
@@ -262,7 +259,7 @@ fn an_agent_whose_run_was_not_finished_is_not_continued_in_the_project_itself() 
     child.kill().unwrap();
     child.wait().unwrap();
     std::fs::write(sandbox.agent_dir().join("go"), "").unwrap();
-    let advice = "`retake agent run one --merge-into main …` continues it";
+    let advice = "`retake agent run one --merge-into main` continues it";
     sandbox.retake(&["agent", "queue", "add", "one"]);
     for words in [&["run", "one"][..], &["run", "one", "two"], &["queue", "run"]] {
         let refused = sandbox.retake(&[&["agent"], words].concat());

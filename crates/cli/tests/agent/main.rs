@@ -22,6 +22,7 @@ mod fleet_trees;
 mod gate;
 mod notifications;
 mod planted;
+mod protections;
 mod queue;
 mod real;
 mod restarts;

@@ -172,7 +172,8 @@ fn a_queue_has_a_budget_for_all_tasks_and_one_per_task() {
     // 1 for a, 1.5 for b, and the rest is too little for c's three.
     let called = good(&sandbox, &["run", "--max-cost", "3.2"]);
     assert_eq!(order(&sandbox), "a a b b b c c", "{}", called.snapshot());
-    let said = "the cost budget for all tasks is exhausted; 0 tasks completed, $3.50 spent";
+    let said = "the cost budget for all tasks is exhausted; 0 tasks completed, \
+                2 stopped before completion, $3.50 spent\n→ Run the 1 task left: retake agent queue run --max-cost 3.2\n";
     assert!(called.stdout.contains(said), "{}", called.snapshot());
     // The interrupted one waits for the next run; the others ended by their own rules.
     assert_eq!(states(&sandbox), "a budget_cost, b max_iterations, c waiting");

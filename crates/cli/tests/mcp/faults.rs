@@ -47,6 +47,11 @@ fn calls_that_are_wrong_say_how() {
     // Wrong arguments are an answer, because models do not see protocol errors.
     for (name, arguments, expected) in [
         ("exec", json!({"argv": "ls"}), "not run: argv takes a list, not the text \"ls\""),
+        (
+            "exec",
+            json!({"command": ["ls", "-l"]}),
+            "not run: command takes a text, not a list; argv takes a program with its arguments as a list",
+        ),
         ("exec", json!({"command": 5}), "not run: command takes a text, not the number 5"),
         (
             "exec",

@@ -81,3 +81,28 @@ fn several_agents_are_shown_told_stopped_compared_and_applied() {
     assert_eq!(applied.status, 200, "{}", applied.text());
     assert_eq!(sandbox.git(&["show", "HEAD:own-one"]), "one");
 }
+
+#[test]
+fn the_list_of_loops_shows_that_an_agent_failed() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; failed 401 'no key'; exit 1"]);
+    sandbox.file(".gitignore", "/.agent\n");
+    sandbox.git(&["init", "-q", "-b", "main"]);
+    sandbox.git(&["add", "."]);
+    sandbox.git(&["commit", "-qm", "one"]);
+    for name in ["one", "two"] {
+        sandbox.workspace(name, &[]);
+    }
+    let called = sandbox.retake(&["agent", "run", "one", "two"]);
+    assert_eq!(called.code, 1, "{}", called.snapshot());
+    let document = sandbox.retake(&["agent", "fleet", "--json"]).json();
+    assert_eq!(document["outcome"], "failed", "{document}");
+    assert_eq!(document["agents"][0]["stopReason"], "failed", "{document}");
+    let listed = sandbox.retake(&["agent", "fleet"]).stdout;
+    assert!(listed.contains("an iteration failed"), "{listed}");
+    let ui = sandbox.ui();
+    let page = ui.get("/loops").text();
+    let of_fleet = page.split("<tr").find(|row| row.contains("one, two")).unwrap_or_default();
+    assert!(of_fleet.contains("2 agent failed"), "{page}");
+    assert!(!of_fleet.contains("completed"), "{page}");
+}

@@ -82,6 +82,14 @@ fn object(
         }
         let others = part("additionalProperties");
         match known.get(name) {
+            // What a program with arguments in a list is called here.
+            Some(_) if name == "command" && value.is_array() && known.contains_key("argv") => {
+                problems.push(format!(
+                    "{} takes a text, not a list; {} takes a program with its arguments as a list",
+                    inside(name),
+                    inside("argv")
+                ));
+            }
             Some(schema) => check(root, schema, value, &inside(name), problems),
             None if others.is_object() => check(root, others, value, &inside(name), problems),
             None if others == &Value::Bool(false) => {

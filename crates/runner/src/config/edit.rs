@@ -37,13 +37,24 @@ pub fn set(text: &str, path: &str, value: Option<&Value>) -> Result<String, Stri
         }
     } else if let Some(value) = value {
         let mut added = Vec::new();
+        // A commented section of `init` becomes the section, so that uncommenting its keys later does not
+        // make a second one.
+        let template = match missing.len() == groups.len() {
+            true => groups.first().and_then(|group| commented(&lines, group)),
+            false => None,
+        };
         for group in missing {
             added.push(format!("{}{group}:", " ".repeat(indent)));
             indent += 2;
         }
         added.push(format!("{}{name}: {}", " ".repeat(indent), flow(value)));
-        let at = if groups.len() == missing.len() { lines.len() } else { from };
-        lines.splice(at..at, added);
+        match template {
+            Some(at) => _ = lines.splice(at..=at, added),
+            None => {
+                let at = if groups.len() == missing.len() { lines.len() } else { from };
+                lines.splice(at..at, added);
+            }
+        }
     }
     let mut text = lines.join("\n");
     text.push('\n');
@@ -64,6 +75,15 @@ fn find(lines: &[String], name: &str, indent: usize) -> Option<usize> {
         is_content(line)
             && indent_of(line) == indent
             && line.trim_start().strip_prefix(name).is_some_and(|rest| rest.starts_with(':'))
+    })
+}
+
+/// The line `# group:` at the margin.
+fn commented(lines: &[String], group: &str) -> Option<usize> {
+    let text = |line: &String| line.strip_prefix('#').map(|rest| rest.trim_end().to_owned());
+    let wanted = format!("{group}:");
+    lines.iter().position(|line| {
+        text(line).is_some_and(|rest| rest.strip_prefix(' ').unwrap_or(&rest) == wanted)
     })
 }
 
@@ -114,6 +134,17 @@ mod tests {
         let five = edited(&four, "agent.maxCost", None);
         assert!(!five.contains("maxCost"), "{five}");
         assert!(five.starts_with("# mine\n"), "{five}");
+    }
+
+    #[test]
+    fn a_commented_section_becomes_the_section() {
+        let text = "# sandbox:\n#   # agents\n#   agent: \n\n# agent:\n#   kind: claude\n\n# ui:\n";
+        let one = edited(text, "agent.kind", Some(json!("custom")));
+        let expected = "# sandbox:\n#   # agents\n#   agent: \n\nagent:\n  kind: \"custom\"\n\
+                        #   kind: claude\n\n# ui:\n";
+        assert_eq!(one, expected);
+        let two = edited(&one, "agent.command", Some(json!("c")));
+        assert!(two.contains("agent:\n  command: \"c\"\n  kind: \"custom\"\n"), "{two}");
     }
 
     #[test]

@@ -136,6 +136,24 @@ struct Theirs {
     misspelled: Option<&'static str>,
 }
 
+/// The first key that a file has twice at the margin, with its two lines.
+fn repeated_key(text: &str) -> Option<String> {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let key = match line.split_once(':') {
+            Some((key, _)) if key.starts_with(|c: char| c.is_alphanumeric() || c == '_') => key,
+            _ => continue,
+        };
+        if let Some(first) = seen.insert(key.trim_end(), number) {
+            return Some(format!(
+                "the key {key} is in line {first} and again in line {number}; move the keys below the second \
+                 one to the first, and remove the second"
+            ));
+        }
+    }
+    None
+}
+
 impl Layers {
     fn defaults() -> Self {
         Self {
@@ -152,13 +170,8 @@ impl Layers {
             }
             Err(error) => {
                 let at = error.marker();
-                errors.push(format!(
-                    "{}:{}:{}: {}",
-                    file.display(),
-                    at.line(),
-                    at.col() + 1,
-                    error.info()
-                ));
+                let why = repeated_key(text).unwrap_or_else(|| error.info().to_owned());
+                errors.push(format!("{}:{}:{}: {why}", file.display(), at.line(), at.col() + 1));
             }
         }
     }
@@ -566,6 +579,13 @@ mod tests {
         let (_, errors) = read("execution: [\n");
         assert_eq!(errors.len(), 1);
         assert!(errors[0].starts_with("c.yml:2:"), "{errors:?}");
+    }
+
+    #[test]
+    fn a_repeated_section_is_named_with_both_places() {
+        let (_, errors) = read("ui:\n  port: 1\nagent:\n  kind: codex\n# x\nagent:\n  mcp: true\n");
+        assert_eq!(errors.len(), 1);
+        assert!(errors[0].contains("the key agent is in line 3 and again in line 6"), "{errors:?}");
     }
 
     #[test]

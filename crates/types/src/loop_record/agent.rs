@@ -81,6 +81,15 @@ pub struct AgentLoopPlan {
     /// The run of the queue that this loop belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// The options to repeat when the task is run again: sandbox, verification, budgets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    /// Whether its runs are confined. Earlier versions did not record it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confined: bool,
+    /// Whether completion must pass a verification. Earlier versions did not record it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub verified: bool,
 }
 
 impl AgentLoopPlan {

@@ -44,6 +44,9 @@ pub struct FleetLoopPlan {
     /// The worktree of the fleet, as git names it; empty in the main one.
     #[serde(default)]
     pub worktree: String,
+    /// The further options to repeat when the run is continued: sandbox, verification, budgets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
 }
 
 impl FleetLoopPlan {
@@ -312,6 +315,7 @@ mod tests {
             layered: true,
             include: vec!["target".into()],
             worktree: String::new(),
+            options: vec!["--sandbox".into()],
         }
     }
 

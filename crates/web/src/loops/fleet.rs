@@ -37,6 +37,15 @@ impl FleetDetail {
     }
 }
 
+/// The failed results of the agents, counted: `1 conflict, 2 agent_failed`.
+pub(super) fn failures(store: &Store, record: StoredLoop) -> Result<Option<String>, RequestError> {
+    let Some(fleet) = RecordedFleet::read(store, record)? else { return Ok(None) };
+    let counted = fleet.failures().into_iter();
+    let words: Vec<String> =
+        counted.map(|(outcome, count)| format!("{count} {}", outcome.as_str())).collect();
+    Ok((!words.is_empty()).then(|| words.join(", ")))
+}
+
 fn recorded(store: &Store, id: LoopId) -> Result<RecordedFleet, RequestError> {
     let fleet = RecordedFleet::read(store, store.get_loop(id)?)?;
     fleet.ok_or_else(|| RequestError::not_found("this loop is not one of several agents"))

@@ -109,6 +109,8 @@ pub(crate) enum LoopStatus {
     Running,
     Paused,
     Ended(StopReason),
+    /// Agents whose work failed, counted: `1 conflict`.
+    AgentsFailed(String),
     RunnerDied,
 }
 
@@ -125,6 +127,9 @@ pub(crate) struct LoopSummary {
     pub(crate) plan: RecordedPlan,
     pub(crate) state: CurrentState,
     pub(crate) stop_reason: Option<StopReason>,
+    /// The failures of several agents that ran at once.
+    #[serde(skip)]
+    pub(crate) failures: Option<String>,
     /// Its runner is alive.
     pub(crate) running: bool,
     pub(crate) start_time: Timestamp,
@@ -142,7 +147,10 @@ impl LoopSummary {
 
     pub(crate) fn status(&self) -> LoopStatus {
         match &self.stop_reason {
-            Some(reason) => LoopStatus::Ended(reason.clone()),
+            Some(reason) => match &self.failures {
+                Some(failures) => LoopStatus::AgentsFailed(failures.clone()),
+                None => LoopStatus::Ended(reason.clone()),
+            },
             None if !self.running => LoopStatus::RunnerDied,
             None if self.is_paused() => LoopStatus::Paused,
             None => LoopStatus::Running,
@@ -176,7 +184,14 @@ impl RunningLoops {
             && !has_run
             && record.kind == Kind::Agent
             && agent::is_paused(store, record.id)?;
+        let failures = match plan {
+            RecordedPlan::Fleet(_) if record.stop_reason.is_some() => {
+                fleet::failures(store, record.clone())?
+            }
+            _ => None,
+        };
         Ok(LoopSummary {
+            failures,
             id: record.id,
             kind: record.kind,
             recorded_plan: serde_json::from_str(&record.plan).unwrap_or(Value::Null),

@@ -43,7 +43,13 @@ pub(super) fn buttons(html: &mut Html, pending: PendingRequests, summary: &LoopS
         }
         html.markup("<form id=\"tell\"><input name=\"message\" required maxlength=\"60000\" aria-label=\"Message for the next prompt\" placeholder=\"Tell the agent something\"><button>Tell</button></form>");
     } else {
-        html.markup("<span class=\"note\">No process runs this loop; <code>retake agent run</code> continues it.</span>");
+        html.markup("<span class=\"note\">No process runs this loop; <code>retake agent run");
+        // With the options that protect, as the terminal suggests it.
+        if let RecordedPlan::Agent(plan) = &summary.plan {
+            let words = [&plan.workspace].into_iter().chain(&plan.options);
+            html.text(format!(" {}", retake_engine::quote(words.map(String::as_str))));
+        }
+        html.markup("</code> continues it.</span>");
     }
     html.markup("</div>");
 }

@@ -79,6 +79,7 @@ pub(super) fn loop_badge(html: &mut Html, status: &LoopStatus) {
             };
             (mark, reason.as_str())
         }
+        LoopStatus::AgentsFailed(failures) => (Mark::Bad, failures.as_str()),
         LoopStatus::Paused => (Mark::Open, "paused"),
         LoopStatus::Running => (Mark::Running, "running"),
         LoopStatus::RunnerDied => (Mark::Bad, "its retake process died"),

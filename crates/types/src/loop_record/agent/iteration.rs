@@ -41,6 +41,8 @@ pub struct IterationFacts {
     pub denials: Option<u64>,
     /// The tools whose permission was denied, as far as the agent named them.
     pub denied_tools: Option<DeniedTools>,
+    /// How often the sandbox denied something.
+    pub sandbox_denials: Option<u64>,
     /// Whether the agent reports that it did work.
     pub worked: Option<bool>,
     /// Whether the agent reports the task as complete. Earlier versions did not record it.
@@ -105,6 +107,7 @@ const TURNS: &str = "turns";
 const MODEL: &str = "model";
 const DENIALS: &str = "denials";
 const DENIED_TOOLS: &str = "deniedTools";
+const SANDBOX_DENIALS: &str = "sandboxDenials";
 const WORKED: &str = "worked";
 const COMPLETE: &str = "complete";
 const ERROR: &str = "error";
@@ -128,6 +131,7 @@ impl From<BTreeMap<String, String>> for IterationFacts {
             model: take(&mut other, MODEL),
             denials: take(&mut other, DENIALS),
             denied_tools: take(&mut other, DENIED_TOOLS),
+            sandbox_denials: take(&mut other, SANDBOX_DENIALS),
             worked: take(&mut other, WORKED),
             complete: take(&mut other, COMPLETE),
             error: take(&mut other, ERROR),
@@ -148,6 +152,7 @@ impl From<IterationFacts> for BTreeMap<String, String> {
             model,
             denials,
             denied_tools,
+            sandbox_denials,
             worked,
             complete,
             error,
@@ -163,6 +168,7 @@ impl From<IterationFacts> for BTreeMap<String, String> {
             (MODEL, model),
             (DENIALS, denials.map(|denials| denials.to_string())),
             (DENIED_TOOLS, denied_tools.map(|tools| tools.to_string())),
+            (SANDBOX_DENIALS, sandbox_denials.map(|denials| denials.to_string())),
             (WORKED, worked.map(|worked| worked.to_string())),
             (COMPLETE, complete.map(|complete| complete.to_string())),
             (ERROR, error),
@@ -343,7 +349,9 @@ impl Iteration {
     pub fn changed_files(&self) -> Option<usize> {
         let result = self.result.as_ref()?;
         let lists = [&result.files_modified, &result.files_created, &result.files_deleted];
-        Some(lists.iter().map(|list| list.len()).sum())
+        let count = lists.iter().map(|list| list.len()).sum();
+        // Without tracked progress no file was looked at.
+        (count > 0 || result.progress_detected.is_some()).then_some(count)
     }
 
     pub fn test_results(&self) -> Option<&TestResults> {
