@@ -108,7 +108,9 @@ pub(super) fn project(
         term::say(warning);
     }
     if if_missing == IfMissing::Create {
-        make_project()?;
+        for path in make_project()? {
+            term::say(&format!("created {}, where results are recorded", path.display()));
+        }
     }
     project_of(matrix, store, None)
 }

@@ -218,7 +218,21 @@ impl Config {
     }
 }
 
-/// The content that `matrix init` writes.
+/// The content that `matrix init` writes. Without a repository the refs are a comment.
+pub fn template(in_git: bool) -> String {
+    match in_git {
+        true => TEMPLATE.to_owned(),
+        false => TEMPLATE.replace(CODE_SECTION, &CODE_SECTION.replace('\n', "\n# ")).replace(
+            "in a worktree of its own for each ref",
+            "in this directory (with `code`, in a worktree of its own for each ref)",
+        ),
+    }
+}
+
+/// The part of the template that needs a repository.
+const CODE_SECTION: &str = "\ncode:\n  repo: .\n  refs: [main]";
+
+/// The whole template.
 pub const TEMPLATE: &str = "\
 # What to run, over which values, how often. See `retake matrix --help`.
 
