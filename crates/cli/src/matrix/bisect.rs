@@ -74,7 +74,8 @@ fn samples(text: &str) -> Result<usize, String> {
 
 pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let files = args.exports.files(args.common.json)?.quiet(args.quiet);
-    let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
+    let (mut project, config) =
+        open::project(&args.common, store, IfMissing::Create { quiet: args.quiet })?;
     project.sandbox = exec::sandbox_of(SandboxedCommand::Matrix, &args.sandbox, &config)?;
     let (searched, rest): (Vec<String>, Vec<String>) =
         args.filters.axis.iter().cloned().partition(|text| !text.contains('='));

@@ -139,7 +139,8 @@ impl EventScreen {
         }
         self.remember(name, step, result);
         for note in &result.notes {
-            let first = note.contains(NO_NUMBER) && !std::mem::replace(&mut self.seen().missing, true);
+            let first =
+                note.contains(NO_NUMBER) && !std::mem::replace(&mut self.seen().missing, true);
             let choice = match first {
                 true => {
                     let known = result.metrics.keys().map(|name| name.as_ref());
@@ -414,9 +415,9 @@ impl From<MatrixError> for Failure {
             MatrixError::Bisect(error @ BisectError::Unknown(_)) => {
                 Self::Usage(format!("{error}; see them with `retake matrix status`"))
             }
-            MatrixError::Git(error @ GitError::BadRef { .. }) => {
-                Self::Usage(format!("{error}; list them with `git log --oneline` or `git branch -a`"))
-            }
+            MatrixError::Git(error @ GitError::BadRef { .. }) => Self::Usage(format!(
+                "{error}; list them with `git log --oneline` or `git branch -a`"
+            )),
             MatrixError::NoCode => Self::Usage(format!("{error}; add code.refs")),
             MatrixError::SeveralValues { .. } => {
                 Self::Usage(format!("{error}; choose one with --axis, --refs or --chrome"))

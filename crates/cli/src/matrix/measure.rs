@@ -175,6 +175,8 @@ pub(super) struct Measurement<'a> {
     pub(super) json: bool,
     /// The shard of the matrix that is run, if it is not all of it.
     pub(super) part: Option<&'a ShardPart>,
+    /// What may explain failures.
+    pub(super) hint: Option<String>,
 }
 
 impl Measurement<'_> {
@@ -368,6 +370,9 @@ impl Measurement<'_> {
             let SeenFailure { name, run, exit_code } = first;
             let why = seen.why(*run, store);
             shown.say(&format!("the first failure: {name}, exit code {exit_code}{why}"));
+            if let Some(hint) = &self.hint {
+                shown.say(hint);
+            }
         }
         match (self.origin, result.failed) {
             (Origin::File, _) if result.all_failed() => {

@@ -72,7 +72,7 @@ pub(super) fn assignments(texts: &[String]) -> Result<Vec<(String, String)>, Fai
 /// What to do without a project.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfMissing {
-    Create,
+    Create { quiet: bool },
     Ignore,
 }
 
@@ -107,9 +107,14 @@ pub(super) fn project(
     for warning in &matrix.warnings {
         term::say(warning);
     }
-    if if_missing == IfMissing::Create {
-        for path in make_project()? {
-            term::say(&format!("created {}, where results are recorded", path.display()));
+    if let IfMissing::Create { quiet } = if_missing {
+        let created = make_project()?;
+        let directory = created.first().and_then(|path| path.parent()).filter(|_| !quiet);
+        if let Some(directory) = directory {
+            term::say(&format!(
+                "created {}, the project that records the results",
+                directory.display()
+            ));
         }
     }
     project_of(matrix, store, None)

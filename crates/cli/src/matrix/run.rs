@@ -70,7 +70,8 @@ enum Baseline {
 }
 
 pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
+    let if_missing = IfMissing::Create { quiet: args.measuring.quiet };
+    let (mut project, config) = open::project(&args.common, store, if_missing)?;
     project.redact = !args.measuring.no_redact;
     if let Some(iterations) = args.iterations {
         project.config.iterations = iterations;
@@ -112,6 +113,7 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         screen,
         json: args.common.json,
         part: part.as_ref(),
+        hint: None,
     };
     measurement.make(matrix, executor)
 }

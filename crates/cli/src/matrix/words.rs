@@ -80,9 +80,7 @@ fn what_disturbs(disturbance: &Disturbance) -> String {
 
 fn remedy(disturbance: &Disturbance) -> &'static str {
     match disturbance {
-        Disturbance::OtherLoad { .. } => {
-            "wait until they end, or measure on an idle machine"
-        }
+        Disturbance::OtherLoad { .. } => "wait until they end, or measure on an idle machine",
         Disturbance::Stolen { .. } => "measure on a dedicated machine",
         Disturbance::FrequencyScaling { .. } => "`cpupower frequency-set -g performance` keeps it",
         Disturbance::Throttled { .. } => "improve cooling, or measure for less time",

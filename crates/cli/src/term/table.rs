@@ -10,7 +10,7 @@ const LAST_COLUMN: usize = 16;
 const GAP: usize = 2;
 
 /// A column: its title, and how important it is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Clone)]
 pub(crate) struct Column<'a> {
     pub(crate) title: &'a str,
     pub(crate) right: bool,
@@ -155,6 +155,11 @@ impl<'a> Table<'a> {
         out.push_str(line.trim_end_matches(' '));
         out.push('\n');
     }
+}
+
+/// How many columns a text takes.
+pub(crate) fn width_of(text: &str) -> usize {
+    text.width()
 }
 
 /// The beginning of a text, at most `width` columns wide; a cut is marked.

@@ -173,7 +173,10 @@ impl Bisect {
         };
         let measured = format!("{size} ({interval}{count})");
         let Judge::Metric { threshold: Some(threshold) } = self.settings.judge else {
-            return format!("not sure whether {bad} differs from {good}: {measured}; {}", self.more());
+            return format!(
+                "not sure whether {bad} differs from {good}: {measured}; {}",
+                self.more()
+            );
         };
         let limit = format!("--threshold is {} %", (threshold * 1e4).round() / 100.0);
         let exceeds = median(ratios).zip(self.cut).is_some_and(|(middle, cut)| match cut < 0.0 {
@@ -248,7 +251,7 @@ impl Bisect {
         };
         let last = self.points.len() - 1;
         let end = &self.points[last];
-        let middle = crate::stats::median(&end.ratios);
+        let middle = median(&end.ratios);
         let hung = end.timeouts > 0;
         // Without a value of the bad end, bad is the direction that is worse.
         let lower_is_worse = self.settings.better == Some(Better::Higher);
@@ -371,9 +374,8 @@ impl Bisect {
             return None;
         }
         // A bad end that fails every other time may pass several times in a row.
-        let hopeless = odds < -(10f64.ln())
-            && self.runs_at(fewer) >= GIVE_UP_RUNS
-            && !self.covers_threshold();
+        let hopeless =
+            odds < -(10f64.ln()) && self.runs_at(fewer) >= GIVE_UP_RUNS && !self.covers_threshold();
         if hopeless || self.runs_at(fewer) >= self.settings.most_samples {
             self.phase = Phase::Done;
             return None;

@@ -126,7 +126,7 @@ impl ResetMode {
 pub enum ConfigError {
     #[error("there is no {} here", FILES[0])]
     Missing,
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {}", .path.display(), retake_types::text::plain(.error))]
     Unreadable { path: PathBuf, error: std::io::Error },
     /// Every error, each with its place.
     #[error("{}", .0.join("\n"))]
@@ -223,8 +223,8 @@ pub fn template(in_git: bool) -> String {
     match in_git {
         true => TEMPLATE.to_owned(),
         false => TEMPLATE.replace(CODE_SECTION, &CODE_SECTION.replace('\n', "\n# ")).replace(
-            "in a worktree of its own for each ref",
-            "in this directory (with `code`, in a worktree of its own for each ref)",
+            "Runs in a worktree of its own for each ref, through",
+            "Runs in this directory (in a worktree for each ref if there is `code`), through",
         ),
     }
 }

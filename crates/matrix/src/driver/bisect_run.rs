@@ -158,7 +158,8 @@ impl<'a> BisectRun<'a> {
         }
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
         if let Ok(BisectResult { answer, results }) = &mut found {
-            let (lacks_metric, known) = (results.lacks_metric(), results.known_metrics().join(", "));
+            let (lacks_metric, known) =
+                (results.lacks_metric(), results.known_metrics().join(", "));
             // If everything was known, nothing ran and the time is too short.
             if measures && watch.is_long_enough() {
                 answer.disturbances = watch.so_far(&worker.keeper_pids(), 1);

@@ -37,7 +37,11 @@ impl fmt::Display for Reason {
                 write!(f, "{side} has no successful run that reports {metric}")
             }
             Self::TooFew { samples, needed } => {
-                write!(f, "only {}; at least {needed} of each side are needed", count_text(*samples))
+                write!(
+                    f,
+                    "only {}; at least {needed} of each side are needed",
+                    count_text(*samples)
+                )
             }
             Self::TooFewForFamily { samples, comparisons, needed } => write!(
                 f,
