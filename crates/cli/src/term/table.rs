@@ -10,7 +10,7 @@ const LAST_COLUMN: usize = 16;
 const GAP: usize = 2;
 
 /// A column: its title, and how important it is.
-#[derive(Clone, Copy, Debug, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Column<'a> {
     pub(crate) title: &'a str,
     pub(crate) right: bool,
