@@ -390,7 +390,7 @@ impl Measurement<'_> {
             (Origin::File, 1..) if !self.measuring.quiet => term::say(&format!(
                 "{} failed, which the next run tries again: `retake matrix status --failures` lists \
                  them; --fail-if failed makes that an error",
-                term::count(result.state.failed as u64, "iteration"),
+                term::count(result.failed as u64, "run"),
             )),
             (Origin::CommandLine, failed @ 1..) => {
                 term::say(&format!(

@@ -129,9 +129,10 @@ impl MatrixRunResult {
     }
 
     /// Whether every iteration of the cells failed. Judged by all recorded runs: those of this loop
-    /// alone are only what was pending.
+    /// alone are only what was pending, unless it appended or replaced.
     pub fn all_failed(&self) -> bool {
-        self.state.ok == 0 && self.state.failed > 0
+        let none = self.state.ok == 0 && self.state.failed > 0;
+        none || self.state.all_asked && self.ok == 0 && self.failed > 0
     }
 
     /// The comparisons that trip a gate.
@@ -165,6 +166,8 @@ pub struct CellCounts {
     pub failed: usize,
     /// Whether a gate forbids failures.
     gated: bool,
+    /// Whether the loop runs what is asked for, not what is pending.
+    all_asked: bool,
 }
 
 /// A shorter budget does not limit single runs.
@@ -523,7 +526,11 @@ impl MatrixRun<'_> {
         let results = samples.results(&rows);
         let mixed_sessions = samples.is_mixed();
         let gated = self.options.gates.iter().any(|gate| gate.rule == GateRule::Failed);
-        let mut state = CellCounts { gated, ..CellCounts::default() };
+        let all_asked = matches!(
+            self.options.iterations,
+            Iterations::Fixed(ScheduleMode::Append(_) | ScheduleMode::Replace)
+        );
+        let mut state = CellCounts { gated, all_asked, ..CellCounts::default() };
         for key in keys.iter().collect::<HashSet<_>>() {
             let (ok, failed) = recorded.counts(*key);
             (state.ok, state.failed) = (state.ok + ok, state.failed + failed);
