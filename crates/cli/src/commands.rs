@@ -244,13 +244,9 @@ fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
         ErrorKind::InvalidSubcommand => usage_advice::of_command(suggesting(error)),
         ErrorKind::UnknownArgument => {
             let command = subcommand(&typed.iter().collect::<Vec<_>>());
-            usage_advice::of_option(error, typed, command.is_some_and(|name| name == "exec"))
-        }
-        ErrorKind::UnknownArgument
-            if subcommand(&typed.iter().collect::<Vec<_>>())
-                .is_some_and(|name| name == "crash") =>
-        {
-            crash::with_hint(error, typed)
+            let is = |name: &str| command.is_some_and(|command| command == name);
+            let error = usage_advice::of_option(error, typed, is("exec"));
+            if is("crash") { crash::with_hint(error, typed) } else { error }
         }
         _ => error,
     }

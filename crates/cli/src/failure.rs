@@ -24,7 +24,7 @@ pub(crate) enum Failure {
     Erasing(retake_store::Error),
     #[error("`{text}` names several runs; give more digits of one of these:\n{}", candidates.join("\n"))]
     Ambiguous { text: String, candidates: Vec<String> },
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), term::plain(source))]
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("the answer could not be written: {0}")]
     Output(#[from] io::Error),

@@ -54,7 +54,7 @@ mod milliseconds {
 pub enum ExchangeError {
     #[error("{}: there is no runs.jsonl; give the directory that holds one", .0.display())]
     Missing(PathBuf),
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {}", .path.display(), retake_types::text::plain(.error))]
     Io { path: PathBuf, error: io::Error },
 }
 
@@ -80,7 +80,9 @@ const LONGEST: u64 = 1 << 20;
 pub fn read(directory: &Path) -> Result<(Vec<Imported>, Vec<String>), ExchangeError> {
     let path = directory.join("runs.jsonl");
     let file = retake_runner::regular_file::open(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => ExchangeError::Missing(directory.to_owned()),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            ExchangeError::Missing(directory.to_owned())
+        }
         _ => ExchangeError::io(&path)(error),
     })?;
     let mut reader = BufReader::new(file);
@@ -124,7 +126,9 @@ pub fn read(directory: &Path) -> Result<(Vec<Imported>, Vec<String>), ExchangeEr
                 }
                 runs.push(Imported { line, stdout, stderr });
             }
-            Err(error) => notes.push(format!("runs.jsonl:{number}: skipped: {error}")),
+            Err(_) => notes.push(format!(
+                "runs.jsonl:{number}: skipped: not a run as `retake matrix export` writes it"
+            )),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use retake_types::LoopId;
+use retake_types::{Better, LoopId};
 use serde::Serialize;
 
 use crate::stats::{Evidence, Summary, Verdict, is_time, percent, value_text};
@@ -19,6 +19,11 @@ pub struct CommitHistory {
     pub unit: Option<String>,
     /// The number of examined commits, measured or not.
     pub looked_at: usize,
+    /// With fewer runs of each no change between two commits is conclusive.
+    #[serde(skip)]
+    pub fewest: usize,
+    #[serde(skip)]
+    pub better: Better,
     /// The sessions with measurements, oldest first.
     pub sessions: Vec<Session>,
     /// One for each combination of the other axes.
@@ -64,6 +69,9 @@ pub struct CommitRow {
     pub failed: usize,
     /// The numbers of the sessions that measured it.
     pub sessions: Vec<usize>,
+    /// Its number among all commits of the branch.
+    #[serde(skip)]
+    pub place: usize,
 }
 
 /// A commit at which the metric changed.
@@ -158,7 +166,38 @@ impl Change {
     }
 }
 
+/// Neighbouring measured commits that may differ, although no change is conclusive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenGap {
+    pub before: String,
+    pub after: String,
+    /// Unmeasured commits between the two.
+    pub between: usize,
+    /// Whether the later one has the higher median.
+    pub is_more: bool,
+}
+
 impl CommitSeries {
+    /// How many runs the least measured commit has, if those are too few to find a change between
+    /// two commits.
+    pub fn too_few(&self, fewest: usize) -> Option<usize> {
+        let samples = self.commits.iter().filter_map(|row| Some(row.summary.as_ref()?.samples));
+        samples.min().filter(|least| *least < fewest)
+    }
+
+    /// The neighbours with unmeasured commits between them whose medians differ most.
+    pub fn open_gap(&self) -> Option<OpenGap> {
+        let gaps = self.commits.windows(2).filter_map(|pair| {
+            let [before, after] = pair else { return None };
+            let [a, b] = [before.summary.as_ref()?.median, after.summary.as_ref()?.median];
+            let between = after.place.saturating_sub(before.place + 1);
+            let (sha, is_more) = ((before.sha.clone(), after.sha.clone()), b > a);
+            let gap = OpenGap { before: sha.0, after: sha.1, between, is_more };
+            (between > 0).then_some(((b - a).abs(), gap))
+        });
+        gaps.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, gap)| gap)
+    }
+
     /// The change that begins with a commit.
     pub fn change_at(&self, row: &CommitRow) -> Option<&Change> {
         self.changes.iter().find(|change| change.commit == row.sha)

@@ -315,6 +315,25 @@ fn wrong_good_and_bad_ends_are_reported() {
 }
 
 #[test]
+fn ends_whose_interval_covers_the_threshold_are_not_decided() {
+    let settings = BisectSettings::new(Judge::Metric { threshold: Some(1.3) });
+    let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
+    let runs = std::cell::Cell::new(0u32);
+    // From twice to three times as much, around 2.3 times.
+    let (answer, _) = search(bisect, |_| {
+        runs.set(runs.get() + 1);
+        let value = [200.0, 215.0, 226.0, 234.0, 205.0, 300.0][runs.get() as usize % 6];
+        Observation::Value { value, beside: 100.0 }
+    });
+    assert_eq!((answer.last_good, runs.get()), (None, 30));
+    for part in
+        ["not sure whether p15 differs from p0 by as much", "95 % interval +", "--samples 120"]
+    {
+        assert!(answer.sentence.contains(part), "{part}: {}", answer.sentence);
+    }
+}
+
+#[test]
 fn a_timeout_is_bad() {
     let run = |i: usize| if i >= 9 { Observation::TimedOut } else { Observation::Exit(0) };
     let (answer, _) = search(by_exit(16, 0, 15), run);

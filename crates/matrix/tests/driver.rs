@@ -206,6 +206,7 @@ fn a_bisection_finds_the_first_bad_value_and_records_its_answer() {
         bad: "7".to_owned(),
         metric: None,
         threshold: None,
+        most_samples: 40,
         quick: false,
         filters: Vec::new(),
     };
@@ -234,6 +235,7 @@ fn a_filter_of_the_searched_axis_is_refused() {
         bad: "2".to_owned(),
         metric: None,
         threshold: None,
+        most_samples: 40,
         quick: false,
         filters: vec![("n".to_owned(), "1".to_owned())],
     };

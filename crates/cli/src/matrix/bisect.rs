@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use retake_matrix::bisect::MOST_SAMPLES;
 use retake_matrix::driver::{BisectOptions, BisectResult, BisectRun, short_sha};
 use retake_runner::signals;
 use retake_types::config::SandboxedCommand;
@@ -14,6 +15,10 @@ use super::redacted_output::RedactedOutput;
 use super::words;
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
+
+/// With fewer samples a median has no interval.
+const FEWEST_SAMPLES: usize = 6;
+const LARGEST_SAMPLES: usize = 100_000;
 
 /// Find where an axis turns from good to bad, tolerating flaky runs
 ///
@@ -41,6 +46,10 @@ pub(super) struct Args {
     /// Trust every run: one run per point, the ends untested, as `git bisect run` does
     #[arg(long)]
     quick: bool,
+    /// Measure a point at most N times; more decide smaller differences and flakier commands
+    #[arg(long, value_name = "N", default_value_t = MOST_SAMPLES,
+        value_parser = samples)]
+    samples: usize,
     /// Print no progress
     #[arg(long, short)]
     quiet: bool,
@@ -54,9 +63,19 @@ pub(super) struct Args {
     exports: Exports,
 }
 
+fn samples(text: &str) -> Result<usize, String> {
+    let wrong = || format!("write a number from {FEWEST_SAMPLES} to {LARGEST_SAMPLES}");
+    let number = text.parse().map_err(|_| wrong())?;
+    match (FEWEST_SAMPLES..=LARGEST_SAMPLES).contains(&number) {
+        true => Ok(number),
+        false => Err(wrong()),
+    }
+}
+
 pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let files = args.exports.files(args.common.json)?.quiet(args.quiet);
-    let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
+    let (mut project, config) =
+        open::project(&args.common, store, IfMissing::Create { quiet: args.quiet })?;
     project.sandbox = exec::sandbox_of(SandboxedCommand::Matrix, &args.sandbox, &config)?;
     let (searched, rest): (Vec<String>, Vec<String>) =
         args.filters.axis.iter().cloned().partition(|text| !text.contains('='));
@@ -77,6 +96,7 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         metric: args.metric.clone(),
         threshold: args.threshold,
         quick: args.quick,
+        most_samples: args.samples,
         filters: others.pairs()?,
     };
     let screen = EventScreen::new(args.quiet, &project);
@@ -97,10 +117,14 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     }
     let (metrics, lines) = ([results], Lines::Points(&answer));
     files.write(&Answer { document: &answer, metrics: &metrics, lines }, &shown)?;
+    let lacks_metric = args.metric.is_some() && metrics[0].lacks_metric();
     if args.common.json {
         shown.document(&answer)?;
+    } else if lacks_metric {
+        term::say(&answer.sentence);
     } else if !files.has_stdout() {
-        shown.lines(&format!("{}\n", term::visible(&answer.sentence)))?;
+        let sentence = words::short_commits(&answer.sentence);
+        shown.lines(&format!("{}\n", term::visible(&sentence)))?;
         if let (Some(bad), Some(subject)) = (&answer.first_bad, &answer.subject) {
             let line = format!("{} {subject}\n", short_sha(bad));
             shown.lines(&line)?;
@@ -109,10 +133,6 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     let all_good = answer.steps.iter().all(|step| step.verdict == PointVerdict::Good);
     if answer.last_good.is_none() && args.metric.is_none() && all_good {
         term::say("to find what made it slow: --metric wall --threshold 5%");
-    }
-    if let Some(metric) = args.metric.as_ref().filter(|_| metrics[0].lacks_metric()) {
-        let known = metrics[0].known_metrics().join(", ");
-        term::say(&format!("no run has reported {metric}; choose from {known}"));
     }
     Ok(if answer.last_good.is_some() { Exit::OK } else { Exit::FAILED })
 }

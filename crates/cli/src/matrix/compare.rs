@@ -33,9 +33,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     margin: f64,
     /// Exit with 1 if a comparison is conclusive and its estimate reaches this size: slower:5%,
-    /// faster:10%. slower:5%! requires the whole interval to reach it; unsure exits with 1 if a
-    /// comparison is not conclusive. slower:5%@main judges the comparisons with main, one of
-    /// code.refs
+    /// faster:10%. slower:5%! requires the whole interval to reach it, slower alone any size; unsure
+    /// exits with 1 if a comparison is not conclusive, failed if a run of one failed. slower:5%@main
+    /// judges the comparisons with main, one of code.refs
     #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]
     fail_if: Vec<Gate>,
     #[command(flatten)]

@@ -1,8 +1,9 @@
 //! The messages of `retake matrix` for the events of its driver.
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use retake_matrix::bisect::{BisectError, BisectStep, PointResult};
@@ -11,6 +12,7 @@ use retake_matrix::driver::{
     CellWithoutResult, MatrixError, MatrixEvent, MatrixObserver, MatrixProject, Unavailable,
     short_sha,
 };
+use retake_matrix::git::GitError;
 use retake_matrix::plan::{
     CellResult, CellStep, CellStepKind, FailedHook, MatrixProgress, PlanKind,
 };
@@ -18,6 +20,7 @@ use retake_runner::file_lock::LockError;
 use retake_runner::loop_driver::remote::{EarlierRuns, RemoteStatus};
 use retake_runner::notice::Notify;
 use retake_runner::screen::{Screen, time_left};
+use retake_types::RunId;
 use retake_types::loop_record::matrix::CellHook;
 
 use super::redacted_output::RedactedOutput;
@@ -35,7 +38,30 @@ pub(super) struct EventScreen {
     /// Finished iterations, and the planned number, if known.
     finished: AtomicUsize,
     planned: AtomicUsize,
+    /// The final number of iterations of every cell, if all have the same; 0 otherwise.
+    size: AtomicU64,
+    failures: Mutex<SeenFailures>,
 }
+
+/// Failed runs of a measurement, of which the end shows the first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SeenFailures {
+    pub(super) first: Option<SeenFailure>,
+    /// Failed warmups and hooks, by cell.
+    pub(super) around: HashMap<usize, RunId>,
+    /// Whether a command did not report a metric.
+    missing: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SeenFailure {
+    pub(super) name: String,
+    pub(super) run: RunId,
+    pub(super) exit_code: i32,
+}
+
+/// In the note about a metric that a run did not report.
+const NO_NUMBER: &str = "there is no number for ";
 
 /// How to continue after an interruption.
 pub(super) fn run_again(command: &str) -> String {
@@ -46,7 +72,8 @@ impl EventScreen {
     pub(super) fn new(quiet: bool, project: &MatrixProject) -> Self {
         let (finished, planned) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (screen, shown) = (Arc::new(Screen::new(quiet)), RedactedOutput::of(project));
-        Self { screen, quiet, shown, finished, planned }
+        let (size, failures) = (AtomicU64::new(0), Mutex::default());
+        Self { screen, quiet, shown, finished, planned, size, failures }
     }
 
     /// Prints a permanent line.
@@ -61,6 +88,20 @@ impl EventScreen {
     /// Replaces the live line.
     fn live(&self, text: &str) {
         self.screen.live(&self.shown.text(text));
+    }
+
+    /// The failed runs so far.
+    pub(super) fn failures(&self) -> SeenFailures {
+        self.seen().clone()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, SeenFailures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The final number of iterations of every cell, if all have the same.
+    pub(super) fn size(&self) -> Option<u64> {
+        Some(self.size.load(Ordering::Relaxed)).filter(|size| *size > 0)
     }
 
     pub(super) fn screen(&self) -> &Screen {
@@ -96,8 +137,30 @@ impl EventScreen {
         if let Some(failed) = &result.failed_hook {
             self.notice(&format!("{name}: {}; this cell is skipped", failed_hook(failed)));
         }
+        self.remember(name, step, result);
         for note in &result.notes {
-            self.notice(&format!("{name} #{}: {note}", step.iteration));
+            let first =
+                note.contains(NO_NUMBER) && !std::mem::replace(&mut self.seen().missing, true);
+            let choice = match first {
+                true => {
+                    let known = result.metrics.keys().map(|name| name.as_ref());
+                    format!("; it reported {}", known.collect::<Vec<&str>>().join(", "))
+                }
+                false => String::new(),
+            };
+            self.notice(&format!("{name} #{}: {note}{choice}", step.iteration));
+        }
+    }
+
+    fn remember(&self, name: &str, step: &CellStep, result: &CellResult) {
+        let mut seen = self.seen();
+        if let Some(failed) = &result.failed_hook {
+            seen.around.insert(step.cell, failed.run);
+        } else if step.kind == CellStepKind::Warmup && !result.ok {
+            seen.around.insert(step.cell, result.id);
+        } else if !result.ok && seen.first.is_none() {
+            let (name, run) = (name.to_owned(), result.id);
+            seen.first = Some(SeenFailure { name, run, exit_code: result.exit_code });
         }
     }
 
@@ -114,6 +177,7 @@ impl EventScreen {
             PlanKind::Fixed { total } => {
                 self.planned.store(total, Ordering::Relaxed);
                 let left = time_left(started.elapsed(), finished, total);
+                let left = left.filter(|left| !left.is_zero());
                 let left =
                     left.map_or_else(String::new, |left| format!("  ETA {}", term::duration(left)));
                 let text = format!("{finished}/{total}{failed}{left}{remote}");
@@ -170,6 +234,10 @@ impl MatrixObserver for EventScreen {
             | MatrixEvent::Idle => screen.clear(),
             MatrixEvent::Continued => {
                 self.notice("an earlier run was interrupted; this one continues it");
+            }
+            MatrixEvent::Planned { sizes } => {
+                let same = sizes.first().filter(|first| sizes.iter().all(|size| size == *first));
+                self.size.store(same.copied().unwrap_or(0), Ordering::Relaxed);
             }
             MatrixEvent::Disturbed(disturbances) => {
                 for disturbance in disturbances.iter().filter(|_| !self.quiet) {
@@ -347,6 +415,9 @@ impl From<MatrixError> for Failure {
             MatrixError::Bisect(error @ BisectError::Unknown(_)) => {
                 Self::Usage(format!("{error}; see them with `retake matrix status`"))
             }
+            MatrixError::Git(error @ GitError::BadRef { .. }) => Self::Usage(format!(
+                "{error}; list them with `git log --oneline` or `git branch -a`"
+            )),
             MatrixError::NoCode => Self::Usage(format!("{error}; add code.refs")),
             MatrixError::SeveralValues { .. } => {
                 Self::Usage(format!("{error}; choose one with --axis, --refs or --chrome"))

@@ -129,7 +129,8 @@ fn write_durations(view: &View, directory: &Path) -> Result<(), Failure> {
 }
 
 pub(super) fn import(args: &Import, store: Option<&Path>) -> Result<Exit, Failure> {
-    let (project, _) = open::project(&args.common, store, IfMissing::Create)?;
+    let (project, _) =
+        open::project(&args.common, store, IfMissing::Create { quiet: args.common.json })?;
     let (runs, mut notes) = exchange::read(&args.directory).map_err(|error| failed(&error))?;
     let mut matrix = Matrix::of(&project.config);
     let mut worker = open::workers(&project, 1)?.remove(0);

@@ -5,6 +5,7 @@ use std::path::Path;
 use retake_matrix::driver::{CommitChain, short_sha};
 use retake_matrix::history::{Change, CommitHistory, CommitRow, CommitSeries};
 use retake_matrix::stats::{Verdict, value_text};
+use retake_types::Better;
 
 use super::export_files::{Answer, Exports, Lines};
 use super::open::{Common, Filters, View, percent};
@@ -75,7 +76,14 @@ pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
     shown.lines(&text(&history))?;
     for series in &history.series {
         for change in series.changes.iter().filter(|change| asks_for_more(change)) {
-            term::say(&shown.text(&search(&history, series, change)));
+            let ends = (change.before.as_str(), change.commit.as_str());
+            let text = search(&history, series, ends, change.verdict == Verdict::Faster);
+            term::say(&shown.text(&text));
+        }
+        if let Some(gap) = series.open_gap().filter(|_| series.changes.is_empty()) {
+            let improved = gap.is_more == (history.better == Better::Higher);
+            let ends = (gap.before.as_str(), gap.after.as_str());
+            term::say(&shown.text(&search(&history, series, ends, improved)));
         }
     }
     Ok(Exit::OK)
@@ -138,8 +146,30 @@ fn one_series(history: &CommitHistory, series: &CommitSeries) -> String {
     for change in &series.changes {
         text += &format!("{}\n", change.sentence(metric, unit));
     }
+    let no_interval = |row: &CommitRow| row.summary.is_some() && row.interval.is_none();
+    if series.commits.iter().any(no_interval) {
+        text += table::NO_INTERVAL;
+    }
     if series.changes.is_empty() && measured > 1 {
-        text += &format!("no conclusive change of {metric}\n");
+        text += &match series.too_few(history.fewest) {
+            Some(least) => format!(
+                "not sure whether {metric} changed: {} of a commit are too few for a change point; \
+                 {} more, as with `retake matrix run --iterations {}`\n",
+                term::count(least as u64, "run"),
+                history.fewest - least,
+                history.fewest
+            ),
+            None => format!("no conclusive change of {metric}\n"),
+        };
+        if let Some(gap) = series.open_gap() {
+            text += &format!(
+                "{} between {} and {} {} not measured\n",
+                term::count(gap.between as u64, "commit"),
+                short_sha(&gap.before),
+                short_sha(&gap.after),
+                if gap.between == 1 { "was" } else { "were" }
+            );
+        }
     }
     if let Some(spread) = series.session_spread {
         text += &format!(
@@ -219,12 +249,14 @@ fn asks_for_more(change: &Change) -> bool {
 }
 
 /// The command that measures both sides of a change, and the commits between them, in turn.
-fn search(history: &CommitHistory, series: &CommitSeries, change: &Change) -> String {
-    let (before, after) = (short_sha(&change.before), short_sha(&change.commit));
-    let (good, bad) = match change.verdict {
-        Verdict::Faster => (after, before),
-        _ => (before, after),
-    };
+fn search(
+    history: &CommitHistory,
+    series: &CommitSeries,
+    (before, after): (&str, &str),
+    improved: bool,
+) -> String {
+    let (before, after) = (short_sha(before), short_sha(after));
+    let (good, bad) = if improved { (after, before) } else { (before, after) };
     let cell: String = series
         .cell
         .iter()

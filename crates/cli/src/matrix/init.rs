@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
-use retake_matrix::config::{FILES, TEMPLATE};
+use retake_matrix::config::{FILES, template};
 use serde::Serialize;
 
 use super::open;
@@ -35,7 +35,9 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
     } else {
         options.create_new(true)
     };
-    options.open(&path).and_then(|mut file| file.write_all(TEMPLATE.as_bytes())).map_err(
+    let in_git = path.ancestors().any(|directory| directory.join(".git").exists());
+    let template = template(in_git);
+    options.open(&path).and_then(|mut file| file.write_all(template.as_bytes())).map_err(
         |source| match source.kind() {
             ErrorKind::AlreadyExists => {
                 Failure::Refused(format!("{} exists; --force overwrites it", path.display()))
@@ -49,6 +51,8 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
         term::document(&Document { created })?;
     } else {
         created.iter().for_each(|path| term::say(&format!("created {}", path.display())));
+        let keys = if in_git { "command and code.refs" } else { "command" };
+        term::say(&format!("next: set {keys} in {}, then `retake matrix run`", FILES[0]));
     }
     Ok(Exit::OK)
 }

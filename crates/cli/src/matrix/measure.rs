@@ -10,20 +10,21 @@ use retake_matrix::driver::{
     pin_process,
 };
 use retake_matrix::plan::{MOST_BLOCKS, Matrix, ScheduleMode};
-use retake_matrix::stats::{Comparison, Gate, Verdict};
+use retake_matrix::stats::{Comparison, Gate, GateRule, Verdict};
 use retake_runner::config::Config;
 use retake_runner::worker::Worker;
 use retake_runner::{metrics, signals};
-use retake_types::{LoopId, SeenDisturbance, parse_duration};
+use retake_store::Store;
+use retake_types::{LoopId, RunId, SeenDisturbance, parse_duration};
 use serde::Serialize;
 
-use super::events::{self, EventScreen};
+use super::events::{self, EventScreen, SeenFailure, SeenFailures};
 use super::export_files::{Answer, ExportFiles, Exports, Lines};
 use super::open::{self, margin};
 use super::redacted_output::RedactedOutput;
 use super::remote::Executor;
 use super::shard::ShardPart;
-use super::{compare, remote, table, words};
+use super::{compare, remote, status, table, words};
 use crate::{Exit, Failure, ci_files, context, term};
 
 /// Options of a measurement and of its comparisons.
@@ -37,9 +38,9 @@ pub(super) struct Measuring {
     #[arg(long, value_name = "TIME", requires = "until_sure")]
     budget: Option<Budget>,
     /// Exit with 1 if a comparison is conclusive and its estimate reaches this size: slower:5%,
-    /// faster:10%. slower:5%! requires the whole interval to reach it; unsure exits with 1 if a
-    /// comparison is not conclusive. slower:5%@main measures the tip of main alternately
-    /// with the cells of this run, and compares them with it
+    /// faster:10%. slower:5%! requires the whole interval to reach it, slower alone any size; unsure
+    /// exits with 1 if a comparison is not conclusive, failed if an iteration failed. slower:5%@main
+    /// measures the tip of main alternately with the cells of this run, and compares them with it
     #[arg(long, value_name = "VERDICT:PERCENT[@REF]")]
     pub(super) fail_if: Vec<Gate>,
     /// Pin every worker to its own CPU
@@ -107,7 +108,8 @@ impl Measuring {
             metric: metric.to_owned(),
             gates: self.fail_if.clone(),
             compared: true,
-            baseline_again: !self.fail_if.is_empty(),
+            // Failures are judged without a baseline.
+            baseline_again: self.fail_if.iter().any(|gate| gate.rule != GateRule::Failed),
             seed: self.seed,
             workers: project.config.workers,
             undecided_limit: UNDECIDED,
@@ -173,6 +175,8 @@ pub(super) struct Measurement<'a> {
     pub(super) json: bool,
     /// The shard of the matrix that is run, if it is not all of it.
     pub(super) part: Option<&'a ShardPart>,
+    /// What may explain failures.
+    pub(super) hint: Option<String>,
 }
 
 impl Measurement<'_> {
@@ -209,7 +213,8 @@ impl Measurement<'_> {
                     part.write_bundle(workers[0].store()?, &result, project)?;
                 }
                 self.summarize(&result)?;
-                self.show(&result, &files)
+                let store = workers[0].store().ok().map(|store| &*store);
+                self.show(&result, &files, store)
             });
         let stopped = signals::received();
         if let Some(ended) = workers.into_iter().map(Worker::end).last() {
@@ -228,9 +233,13 @@ impl Measurement<'_> {
     fn continuation(&self) -> String {
         let append = matches!(self.options.iterations, Iterations::Fixed(ScheduleMode::Append(_)));
         match self.origin {
-            Origin::File if append => {
-                " `retake matrix status` shows how many; --append adds the rest.".to_owned()
-            }
+            Origin::File if append => match self.screen.size() {
+                Some(size) => format!(" To complete it: `{}`", with_iterations(size)),
+                None => " The cells had different numbers of iterations: `retake matrix status` \
+                         shows them, and `retake matrix run --iterations N` with --refs, --chrome or \
+                         --axis completes some of them."
+                    .to_owned(),
+            },
             Origin::File => events::run_again(self.origin.command()),
             _ => String::new(),
         }
@@ -247,22 +256,33 @@ impl Measurement<'_> {
         }
     }
 
-    fn show(&self, result: &MatrixRunResult, files: &ExportFiles) -> Result<Exit, Failure> {
+    fn show(
+        &self,
+        result: &MatrixRunResult,
+        files: &ExportFiles,
+        store: Option<&Store>,
+    ) -> Result<Exit, Failure> {
+        let seen = self.screen.failures();
         let Self { screen, .. } = self;
         let (ok, failed) = (result.ok, result.failed);
         let unavailable: Vec<String> = result.unavailable.iter().map(events::unavailable).collect();
-        let skipped: Vec<String> =
-            result.skipped.iter().map(|cell| result.matrix.short_name(*cell)).collect();
+        let short = |cell: &usize| match result.matrix.short_name(*cell) {
+            // The only cell of a matrix without axes has no name.
+            name if name.is_empty() => "the command".to_owned(),
+            name => name,
+        };
+        let skipped: Vec<String> = result.skipped.iter().map(short).collect();
         let shown = RedactedOutput::of(self.project);
         for problem in &unavailable {
             shown.say(&format!("not run: {problem}"));
         }
-        for cell in &skipped {
+        for (name, cell) in skipped.iter().zip(&result.skipped) {
             let hooks = match result.hooks {
                 true => "its warmup, prepare or conclude failed",
                 false => "its warmup failed",
             };
-            shown.say(&format!("not run: {cell}: {hooks}"));
+            let why = seen.around.get(cell).map_or_else(String::new, |run| seen.why(*run, store));
+            shown.say(&format!("not run: {name}: {hooks}{why}"));
         }
         let missing = !unavailable.is_empty() || !skipped.is_empty();
         if ok + failed == 0 && !missing && result.spent.is_none() {
@@ -293,7 +313,7 @@ impl Measurement<'_> {
         }
         let metrics = std::slice::from_ref(&result.results);
         files.write(&Answer { document: &document, metrics, lines: Lines::Cells }, &shown)?;
-        self.exit(result, missing, &shown)
+        self.exit(result, missing, &shown, (&seen, store))
     }
 
     /// Adds the results to the summary of a CI job.
@@ -344,12 +364,34 @@ impl Measurement<'_> {
         result: &MatrixRunResult,
         missing: bool,
         shown: &RedactedOutput,
+        (seen, store): (&SeenFailures, Option<&Store>),
     ) -> Result<Exit, Failure> {
+        if let Some(first) = seen.first.as_ref().filter(|_| !self.measuring.quiet) {
+            let SeenFailure { name, run, exit_code } = first;
+            let why = seen.why(*run, store);
+            shown.say(&format!("the first failure: {name}, exit code {exit_code}{why}"));
+            if let Some(hint) = &self.hint {
+                shown.say(hint);
+            }
+        }
         match (self.origin, result.failed) {
             (Origin::File, _) if result.all_failed() => {
                 term::say("every iteration failed; `retake matrix status --failures` lists them");
                 return Ok(Exit::FAILED);
             }
+            (Origin::File, _) if result.trips_failed() => {
+                term::say(&format!(
+                    "--fail-if: {} failed; `retake matrix status --failures` lists them",
+                    term::count(result.state.failed as u64, "iteration")
+                ));
+                compare::fail(result.tripped_comparisons(), shown);
+                return Ok(Exit::FAILED);
+            }
+            (Origin::File, 1..) if !self.measuring.quiet => term::say(&format!(
+                "{} failed, which the next run tries again: `retake matrix status --failures` lists \
+                 them; --fail-if failed makes that an error",
+                term::count(result.failed as u64, "run"),
+            )),
             (Origin::CommandLine, failed @ 1..) => {
                 term::say(&format!(
                     "{} failed and {} not measured: see `retake runs list --failed` and \
@@ -373,8 +415,7 @@ impl Measurement<'_> {
             term::say("some cells have no result at all; give them more time");
             return Ok(Exit::FAILED);
         }
-        let tripped = result.tripped.iter().filter_map(|place| result.comparisons.get(*place));
-        Ok(compare::fail(tripped, shown))
+        Ok(compare::fail(result.tripped_comparisons(), shown))
     }
 
     /// Prints the table, and the comparisons that are not decided.
@@ -407,6 +448,34 @@ impl Measurement<'_> {
         compare::advise(open.filter(|_| asked));
         Ok(())
     }
+}
+
+impl SeenFailures {
+    /// The end of a run's output, and where the rest is.
+    fn why(&self, run: RunId, store: Option<&Store>) -> String {
+        let line = store.and_then(|store| status::last_line(store, run));
+        let line = line.map_or_else(String::new, |line| format!(": {}", term::cut(&line, LINE)));
+        format!("{line}; see `retake runs logs {}`", run.short())
+    }
+}
+
+/// A longer last line of an output is cut.
+const LINE: usize = 200;
+
+/// This command with `--iterations N` instead of `--append`.
+fn with_iterations(size: u64) -> String {
+    let mut words = vec!["retake".to_owned()];
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        if argument == "--append" {
+            arguments.next();
+        } else if !argument.starts_with("--append=") {
+            words.push(status::quoted(&argument));
+            continue;
+        }
+        words.push(format!("--iterations {size}"));
+    }
+    words.join(" ")
 }
 
 /// One CPU for each worker, of those that this process may use.

@@ -72,7 +72,7 @@ pub(super) fn assignments(texts: &[String]) -> Result<Vec<(String, String)>, Fai
 /// What to do without a project.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfMissing {
-    Create,
+    Create { quiet: bool },
     Ignore,
 }
 
@@ -107,8 +107,15 @@ pub(super) fn project(
     for warning in &matrix.warnings {
         term::say(warning);
     }
-    if if_missing == IfMissing::Create {
-        make_project()?;
+    if let IfMissing::Create { quiet } = if_missing {
+        let created = make_project()?;
+        let directory = created.first().and_then(|path| path.parent()).filter(|_| !quiet);
+        if let Some(directory) = directory {
+            term::say(&format!(
+                "created {}, the project that records the results",
+                directory.display()
+            ));
+        }
     }
     project_of(matrix, store, None)
 }

@@ -30,6 +30,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
         conflicts_with_all = ["replace", "until_sure"])]
     append: Option<u64>,
+    /// Run until every cell has N iterations, instead of the number in the configuration
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000),
+        conflicts_with_all = ["append", "until_sure"])]
+    iterations: Option<u64>,
     /// Run everything again, replacing each old run once its new one is recorded
     #[arg(long, conflicts_with = "until_sure")]
     replace: bool,
@@ -66,8 +70,12 @@ enum Baseline {
 }
 
 pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
-    let (mut project, config) = open::project(&args.common, store, IfMissing::Create)?;
+    let if_missing = IfMissing::Create { quiet: args.measuring.quiet };
+    let (mut project, config) = open::project(&args.common, store, if_missing)?;
     project.redact = !args.measuring.no_redact;
+    if let Some(iterations) = args.iterations {
+        project.config.iterations = iterations;
+    }
     project.sandbox = exec::sandbox_of(SandboxedCommand::Matrix, &args.sandbox, &config)?;
     if args.on.is_some() && project.sandbox.is_on() {
         return Err(Failure::Usage(crate::words::SANDBOX_IS_LOCAL.to_owned()));
@@ -105,6 +113,7 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
         screen,
         json: args.common.json,
         part: part.as_ref(),
+        hint: None,
     };
     measurement.make(matrix, executor)
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::driver::PhaseFailure;
 use retake_matrix::report::{PhaseRow, Status, StatusCell, compact, grid};
+use retake_store::Store;
 use retake_types::loop_record::matrix::{CellKey, CellRole};
 use retake_types::{RunId, Stream};
 
@@ -150,6 +151,17 @@ fn phase_failures(view: &View) -> Result<Vec<PhaseRow>, Failure> {
 /// The last lines of a run's stderr, or of its stdout if stderr is empty.
 fn last_lines(view: &View, id: &str) -> Result<Vec<String>, Failure> {
     let (Some(store), Ok(id)) = (&view.store, id.parse::<RunId>()) else { return Ok(Vec::new()) };
+    last_lines_of(store, id)
+}
+
+/// The last line of a failed run, if it wrote any.
+pub(super) fn last_line(store: &Store, id: RunId) -> Option<String> {
+    // Only an illustration of the message: the run is named beside it.
+    let lines = last_lines_of(store, id).ok()?;
+    lines.into_iter().rev().map(|line| line.trim().to_owned()).find(|line| !line.is_empty())
+}
+
+fn last_lines_of(store: &Store, id: RunId) -> Result<Vec<String>, Failure> {
     for stream in [Stream::Stderr, Stream::Stdout] {
         let mut bytes = Vec::new();
         let mut output = store.read_output(id, stream)?;
@@ -183,7 +195,7 @@ fn retry(view: &View, cell: &StatusCell) -> String {
 }
 
 /// Quoted for a shell, if necessary.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@,+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

@@ -3,7 +3,11 @@
 use retake_matrix::driver::CellRow;
 use retake_matrix::stats::{Comparison, value_text};
 
-use crate::term::{Cell, Column, Palette, Table, cut};
+use crate::term::{self, Cell, Column, Palette, Table, cut};
+
+const INTERVAL: &str = "95 % interval";
+/// Why a column is empty.
+pub(super) const NO_INTERVAL: &str = "a 95 % interval needs at least 6 runs\n";
 
 /// Maximum number of lines; the report shows all.
 const MOST: usize = 60;
@@ -28,7 +32,7 @@ pub(super) fn render(
     let mut columns = vec![
         Column::new(metric),
         Column::new("median").right(),
-        Column::new("95 % interval").right().spare(3),
+        Column::new(INTERVAL).right().spare(3),
         Column::new("min … max").right().spare(4),
         Column::new("runs").right().spare(1),
         Column::new("failed").right().spare(if any_failed { 0 } else { 2 }),
@@ -37,11 +41,28 @@ pub(super) fn render(
     columns.push(Column::new("").spare(5));
     let medians = rows.iter().filter_map(|row| Some(row.summary.as_ref()?.median));
     let largest = medians.fold(0.0, f64::max);
-    let mut table = Table::new(columns);
-    for row in rows.iter().take(MOST) {
-        table.row(line(row, unit, largest, (changes, width)));
+    let mut lines: Vec<Vec<Cell>> =
+        rows.iter().take(MOST).map(|row| line(row, unit, largest, (changes, width))).collect();
+    // The verdicts are the last column once the bars are dropped, which would be cut before others
+    // are dropped.
+    let mut text = loop {
+        let mut table = Table::new(columns.clone());
+        lines.iter().for_each(|line| table.row(line.clone()));
+        let whole = table.render(None, Palette::PLAIN);
+        let longest = whole.lines().map(term::width_of).max().unwrap_or(0);
+        let last = (0..columns.len()).filter(|at| columns[*at].spare > 0);
+        match last.max_by_key(|at| columns[*at].spare) {
+            Some(least) if width.is_some_and(|width| longest > width) => {
+                columns.remove(least);
+                lines.iter_mut().for_each(|line| drop(line.remove(least)));
+            }
+            _ => break table.render(width, Palette::PLAIN),
+        }
+    };
+    let no_interval = |row: &CellRow| row.summary.is_some() && row.interval.is_none();
+    if rows.iter().any(no_interval) && columns.iter().any(|column| column.title == INTERVAL) {
+        text += NO_INTERVAL;
     }
-    let mut text = table.render(width, Palette::PLAIN);
     if rows.len() > MOST {
         let more = rows.len() - MOST;
         text += &format!("and {more} more; `retake matrix report` shows all of them\n");
@@ -165,6 +186,9 @@ mod tests {
             let text = render("wall", Some("ms"), &rows, Some(width));
             assert!(text.lines().all(|line| line.chars().count() <= width), "{width}\n{text}");
             assert!(width < 40 || text.contains("median"), "{text}");
+            // Verdicts are cut after every other column is dropped.
+            let cut = text.contains("not sure") && !text.contains("more runs");
+            assert!(!cut || !text.contains("min …"), "{width}\n{text}");
             // Names and verdicts are cut last.
             assert!(width < 120 || text.contains("not sure"), "{width}\n{text}");
             let head = text.lines().next().unwrap_or_default();

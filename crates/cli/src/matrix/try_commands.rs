@@ -136,6 +136,12 @@ pub(super) fn try_commands(args: &Args, store: Option<&Path>) -> Result<Exit, Fa
             axis_variable(&unused)
         ));
     }
+    let unfilled = args.unfilled(&matrix_config);
+    let hint = (!unfilled.is_empty()).then(|| unfilled_text(&unfilled, &matrix_config));
+    let (before, hint) = if args.axis.is_empty() { (None, hint) } else { (hint, None) };
+    if let Some(hint) = before {
+        term::say(&hint);
+    }
     let scratch = Scratch::new(id)?;
     let (mut project, config) = open::project_of(matrix_config, store, Some(&scratch.0))?;
     project.redact = !args.measuring.no_redact;
@@ -149,6 +155,7 @@ pub(super) fn try_commands(args: &Args, store: Option<&Path>) -> Result<Exit, Fa
         screen: EventScreen::new(args.measuring.quiet, &project),
         json: args.json,
         part: None,
+        hint,
     };
     measurement.make(matrix, None)
 }
@@ -229,6 +236,24 @@ impl Args {
         Ok(commands)
     }
 
+    /// Names in braces that look like an axis and are none. A brace after a quote begins a program,
+    /// such as of awk.
+    fn unfilled(&self, config: &Config) -> Vec<String> {
+        let hooks = [&self.setup, &self.prepare, &self.conclude, &self.cleanup];
+        let mut found = BTreeSet::new();
+        for text in self.commands.iter().chain(hooks.into_iter().flatten()) {
+            for (at, _) in text.match_indices('{') {
+                let quoted = text[..at].ends_with(['$', '\'', '"', '{']);
+                let Some((name, _)) = text[at + 1..].split_once('}') else { continue };
+                let known = config.axes.iter().any(|axis| axis.name == name);
+                if !quoted && !known && check_axis_name(name).is_ok() {
+                    found.insert(name.to_owned());
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+
     /// Axes that no command uses.
     fn unused_axes(&self, config: &Config) -> Vec<String> {
         let hooks = [&self.setup, &self.prepare, &self.conclude, &self.cleanup];
@@ -239,6 +264,21 @@ impl Args {
         };
         config.axes.iter().filter(|axis| !used(axis)).map(|axis| axis.name.clone()).collect()
     }
+}
+
+/// What becomes of names in braces that no axis fills.
+fn unfilled_text(unfilled: &[String], config: &Config) -> String {
+    let names: Vec<String> = unfilled.iter().map(|name| format!("{{{name}}}")).collect();
+    let axes: Vec<&str> = config.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let known = match axes.is_empty() {
+        true => String::new(),
+        false => format!("; there is --axis {}", axes.join(", ")),
+    };
+    format!(
+        "{} in a command stays unchanged{known}; --axis {}=VALUE,… replaces it",
+        names.join(" and "),
+        unfilled[0]
+    )
 }
 
 /// The values of `--axis NAME=VALUE,…`; an axis may be given several times.

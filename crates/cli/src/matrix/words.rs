@@ -1,5 +1,6 @@
 //! Messages about a measurement: what disturbs it and what to do about it, and what it excludes.
 
+use retake_matrix::driver::short_sha;
 use retake_matrix::stats::value_text;
 use retake_types::{Disturbance, DisturbedNode, SeenDisturbance};
 
@@ -9,6 +10,22 @@ use crate::term;
 pub(super) const MIXED_SESSIONS: &str = "the cells were measured in different sessions: medians \
      beside each other may differ by what the machine did in between; a change compares only runs of \
      common sessions";
+
+/// A text with the first digits of each commit only.
+pub(super) fn short_commits(text: &str) -> String {
+    let mut short = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let hex = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
+        let kept = if matches!(hex, 40 | 64) { short_sha(&rest[..hex]) } else { &rest[..hex] };
+        short.push_str(kept);
+        let other: usize =
+            rest[hex..].chars().take_while(|c| !c.is_ascii_hexdigit()).map(char::len_utf8).sum();
+        short.push_str(&rest[hex..hex + other]);
+        rest = &rest[hex + other..];
+    }
+    short
+}
 
 /// The start of a shell is not part of the values.
 pub(super) fn shell_start(ms: f64) -> String {
@@ -63,9 +80,7 @@ fn what_disturbs(disturbance: &Disturbance) -> String {
 
 fn remedy(disturbance: &Disturbance) -> &'static str {
     match disturbance {
-        Disturbance::OtherLoad { .. } => {
-            "wait until they end, or keep a CPU free with --pin and fewer workers"
-        }
+        Disturbance::OtherLoad { .. } => "wait until they end, or measure on an idle machine",
         Disturbance::Stolen { .. } => "measure on a dedicated machine",
         Disturbance::FrequencyScaling { .. } => "`cpupower frequency-set -g performance` keeps it",
         Disturbance::Throttled { .. } => "improve cooling, or measure for less time",

@@ -9,7 +9,7 @@ mod table;
 pub(crate) use browser::browse;
 pub(crate) use pager::page;
 pub(crate) use retake_runner::colour::{Palette, Shade};
-pub(crate) use table::{Cell, Column, Table, cut};
+pub(crate) use table::{Cell, Column, Table, cut, width_of};
 
 pub(crate) use retake_runner::terminal::{data, document, height, json_line, say, width, writer};
 /// A number on the command line.

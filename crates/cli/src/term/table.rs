@@ -167,6 +167,11 @@ impl<'a> Table<'a> {
     }
 }
 
+/// How many columns a text takes.
+pub(crate) fn width_of(text: &str) -> usize {
+    text.width()
+}
+
 /// The beginning of a text, at most `width` columns wide; a cut is marked.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {

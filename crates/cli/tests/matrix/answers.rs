@@ -433,6 +433,40 @@ fn a_search_names_the_commit_and_says_how_to_search_for_time() {
 }
 
 #[test]
+fn a_search_for_what_made_it_better_is_refused_with_the_other_direction() {
+    let env = Env::with_commits(&["100", "101", "130", "131"]);
+    env.config(&format!(
+        "{LOAD}iterations: 1\nmetrics: [{{name: load, better: lower}}]\ncode: {{refs: [main]}}\n"
+    ));
+    let ends = ["--good", "main", "--bad", "v1", "--metric", "load"];
+    let search = [&["bisect", "--axis", "code"][..], &ends].concat();
+    for more in [&[][..], &["--threshold", "20%"], &["--quick"]] {
+        let refused = env.expect(1, &[&search[..], more].concat());
+        for part in ["is better than ", "exchange --good and --bad"] {
+            assert!(refused.stdout.contains(part), "{more:?}: {}", refused.stdout);
+        }
+    }
+    let turned = ["--good", "v1", "--bad", "main", "--metric", "load", "--threshold", "20%"];
+    let found = env.expect(0, &[&["bisect", "--axis", "code"][..], &turned].concat());
+    let bad = env.git(&["rev-parse", "v3"]);
+    assert!(found.stdout.contains(&format!(" {} the first bad commit", &bad[..7])));
+    assert!(!found.stdout.contains(&bad), "{}", found.stdout);
+}
+
+#[test]
+fn ends_that_differ_less_than_the_threshold_are_shown_with_what_was_measured() {
+    let env = Env::with_commits(&["100", "130"]);
+    env.config(&format!("{LOAD}iterations: 1\ncode: {{refs: [main]}}\n"));
+    let search = ["bisect", "--axis", "code", "--good", "v1", "--bad", "v2", "--metric", "load"];
+    let alike = env.expect(1, &[&search[..], &["--threshold", "130%"]].concat()).stdout;
+    for part in
+        ["do not differ by as much: ", " measures +", "95 % interval +", "--threshold is 130 %"]
+    {
+        assert!(alike.contains(part), "{part}: {alike}");
+    }
+}
+
+#[test]
 fn a_bisection_reports_what_disturbed_it() {
     let env = Env::with_commits(&["100", "100", "130", "130"]);
     let busy = || {

@@ -95,6 +95,27 @@ fn changes_seen_only_between_sessions_are_marked() {
 }
 
 #[test]
+fn a_history_of_few_runs_says_how_many_are_missing_and_what_was_not_measured() {
+    let env = Env::with_commits(&["100", "100", "130"]);
+    load(&env, 10, "v1, v3");
+    env.expect(0, &["run", "-q", "--iterations", "5"]);
+    let text = env.expect(0, &["history", "--metric", "load"]);
+    for part in [
+        "not sure whether load changed: 5 runs of a commit are too few for a change point; 2 more",
+        "1 commit between ",
+        "a 95 % interval needs at least 6 runs",
+    ] {
+        assert!(text.stdout.contains(part), "{part}: {}", text.stdout);
+    }
+    let (good, bad) = (env.git(&["rev-parse", "v1"]), env.git(&["rev-parse", "v3"]));
+    let search = format!("--good {} --bad {} --metric load", &good[..7], &bad[..7]);
+    assert!(text.stderr.contains(&search), "{}", text.stderr);
+    env.expect(0, &["run", "-q", "--iterations", "7", "--replace"]);
+    let text = env.expect(0, &["history", "--metric", "load"]);
+    assert!(text.stdout.contains("load is slower since "), "7 suffice: {}", text.stdout);
+}
+
+#[test]
 fn a_history_needs_commits_and_results() {
     let env = Env::bare();
     env.config("command: 'true'\niterations: 1\n");
@@ -111,7 +132,7 @@ fn a_history_needs_commits_and_results() {
         "{}",
         unknown.stderr
     );
-    let unknown = env.expect(1, &["history", "--ref", "nowhere"]);
+    let unknown = env.expect(2, &["history", "--ref", "nowhere"]);
     assert!(unknown.stderr.contains("no such branch"), "{}", unknown.stderr);
 }
 

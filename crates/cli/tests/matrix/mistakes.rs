@@ -23,7 +23,8 @@ fn every_mistake_has_its_message() {
         (&["bisect", "--good", "v1", "--bad", "v1"], 2, "name the axis"),
         (&["bisect", "--axis", "x", "--good", "v1", "--bad", "v1"], 2, "there is no axis x"),
         (&["bisect", "--axis", "code", "--good", "v1", "--bad", "main"], 2, "must differ"),
-        (&["bisect", "--axis", "code", "--good", "v1", "--bad", "no"], 1, "no: there is no such"),
+        (&["bisect", "--axis", "code", "--good", "v1", "--bad", "no"], 2, "no: there is no such"),
+        (&["history", "--ref", "no"], 2, "no: there is no such"),
         (&["bisect", "--axis", "n", "--good", "1", "--bad", "9"], 2, "9 is not one of the points"),
         (&["list-chrome", "--since", "2024-01-31"], 2, "has none"),
         (&["import", "nowhere"], 1, "there is no runs.jsonl"),
@@ -95,7 +96,9 @@ fn a_metric_that_no_run_reports_is_no_answer() {
     env.expect(0, &["run", "--metric", "load", "--fail-if", "slower:5%"]);
     let search = ["bisect", "--axis", "code", "--good", "v1", "--bad", "main", "--metric", "laod"];
     let searched = env.expect(1, &search);
-    assert!(searched.stderr.contains("no run has reported laod; choose from "));
+    let said = "no run has reported laod, so nothing can be judged; choose from ";
+    assert!(searched.stderr.contains(said), "{}", searched.snapshot());
+    assert_eq!(searched.stdout, "");
 }
 
 #[test]

@@ -107,11 +107,39 @@ fn failing_iterations_are_results_and_are_tried_again() {
     assert_eq!(env.counts(), [(1, 1, 0), (1, 1, 0)]);
     let grid = env.expect(0, &["status", "--failures"]).stdout;
     assert!(grid.contains("1/2 ✗ (1 failed)") && grid.contains("retake runs logs"), "{grid}");
-    // Now only the failed ones are left, and all of them fail.
-    let ran = env.expect(1, &["run", "--json"]);
+    // Now only the failed ones are left, and all of them fail: the cells are as before, and so is
+    // the exit code.
+    let ran = env.expect(0, &["run", "--json"]);
     let json = ran.json();
     assert_eq!((&json["total"], &json["failed"]), (&2.into(), &2.into()));
-    assert!(ran.stderr.contains("every iteration failed"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("`retake matrix status --failures`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the first failure: v"), "{}", ran.stderr);
+    for shard in [&[][..], &["--shard", "1/1"]] {
+        let gate = [&["run", "--fail-if", "failed"], shard].concat();
+        let ran = env.expect(1, &gate);
+        assert!(ran.stderr.contains("--fail-if: 2 iterations failed"), "{}", ran.stderr);
+    }
+    env.config("command: 'false'\niterations: 2\ncode: {refs: [v1, v2]}\n");
+    for _ in 0..2 {
+        let ran = env.expect(1, &["run"]);
+        assert!(ran.stderr.contains("every iteration failed"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_first_configuration_names_the_next_step_and_a_failed_warmup_its_reason() {
+    let env = Env::bare();
+    let made = env.expect(0, &["init"]);
+    assert!(made.stderr.contains("next: set command in matrix.yml"), "{}", made.stderr);
+    let written = std::fs::read_to_string(env.sandbox.project().join("matrix.yml")).unwrap();
+    assert!(written.contains("\n# code:\n#   repo: .\n#   refs: [main]\n"), "{written}");
+    env.config("command: 'echo no such test >&2; exit 3'\nwarmup: 1\niterations: 1\n");
+    let ran = env.expect(1, &["run"]);
+    let why = "the command: its warmup failed: no such test; see `retake runs logs ";
+    assert!(ran.stderr.contains(why), "{}", ran.stderr);
+    let env = Env::with_commits(&["one"]);
+    let made = env.expect(0, &["init"]);
+    assert!(made.stderr.contains("next: set command and code.refs in "), "{}", made.stderr);
 }
 
 #[test]

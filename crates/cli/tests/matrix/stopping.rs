@@ -96,6 +96,32 @@ fn a_run_after_a_killed_one_says_whether_it_continues_it() {
 }
 
 #[test]
+fn what_an_interrupted_append_left_is_completed_by_the_command_that_it_names() {
+    let env = Env::bare();
+    let (go, pid) = (env.outside("go"), env.outside("pid"));
+    env.config(&format!(
+        "command: |\n  if [ $ITERATION = 2 ] && [ ! -e {go} ]; then touch {pid}; sleep 1000; fi\n\
+         iterations: 1\naxes: {{n: [1, 2]}}\n",
+        go = go.display(),
+        pid = pid.display()
+    ));
+    env.expect(0, &["run", "-q"]);
+    let mut command = env.sandbox.command(RETAKE);
+    command.args(["matrix", "run", "--append", "3", "--axis", "n=1", "--axis=n=2"]);
+    let run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the third iteration begins", || pid.exists());
+    // SAFETY: our own child, not waited for yet.
+    assert_eq!(unsafe { libc::kill(i32::try_from(run.id()).unwrap(), libc::SIGINT) }, 0);
+    let said = String::from_utf8(run.wait_with_output().unwrap().stderr).unwrap();
+    let named = "`retake matrix run --iterations 4 --axis n=1 --axis=n=2`";
+    assert!(said.contains(named), "{said}");
+    std::fs::write(&go, "").unwrap();
+    env.expect(0, &["run", "--iterations", "4", "--axis", "n=1", "--axis=n=2"]);
+    let runs: Vec<u64> = env.counts().iter().map(|(ok, ..)| *ok).collect();
+    assert_eq!(runs, [4, 4]);
+}
+
+#[test]
 fn a_second_run_is_refused_and_told_who_runs() {
     let mut stuck = Stuck::new();
     let refused = stuck.env.expect(1, &["run"]);

@@ -191,6 +191,31 @@ fn invalid_options_are_refused_before_anything_runs() {
 }
 
 #[test]
+fn a_failure_is_shown_with_its_reason_and_names_without_an_axis() {
+    let env = plain();
+    let failed = tried(&env, 1, &["no-such-command {m}", "true", "-r", "2"]);
+    for part in [
+        "the first failure: no-such-command {m}, exit code 127: ",
+        "not found",
+        "`retake runs logs ",
+        "{m} in a command stays unchanged; --axis m=",
+    ] {
+        assert!(failed.stderr.contains(part), "{part}: {}", failed.stderr);
+    }
+    let warned = tried(&env, 0, &["echo {n} {m} $AXIS_N", "-r", "1", "--axis", "n=1"]);
+    assert!(
+        warned.stderr.starts_with("retake: {m} in a command stays unchanged; there is --axis n"),
+        "{}",
+        warned.stderr
+    );
+    let fine = tried(&env, 0, &["echo | awk '{print}'", "-r", "1", "--axis", "n=1"]);
+    assert!(!fine.stderr.contains("{print} in a command"), "{}", fine.stderr);
+    let unknown = tried(&env, 1, &["true", "--metric", "nope", "-r", "2"]);
+    let said = "there is no number for nope: the command did not report it; it reported ";
+    assert_eq!(unknown.stderr.matches(said).count(), 1, "{}", unknown.stderr);
+}
+
+#[test]
 fn several_commands_of_a_file_are_kept_and_named() {
     let env = Env::bare();
     env.config("commands: ['echo {n}', {name: two, command: 'echo {n}{n}'}]\niterations: 2\naxes: {n: [1, 2]}\n");

@@ -13,12 +13,13 @@
 mod plan;
 mod settings;
 
+use retake_types::Better;
 use retake_types::loop_record::matrix::{BisectAnswer, JudgedPoint, PointVerdict};
 
-use crate::stats::ln_beta;
+use crate::stats::{ln_beta, median, median_interval, percent};
 
 pub use plan::{BisectPlan, BisectStep, PointResult};
-pub use settings::{BisectError, BisectSettings, Judge, Observation};
+pub use settings::{BisectError, BisectSettings, Judge, MOST_SAMPLES, Observation};
 
 #[derive(Clone, Debug, Default)]
 struct Point {
@@ -58,6 +59,8 @@ pub struct Bisect {
     /// Larger is worse (or smaller, if negative).
     cut: Option<f64>,
     ends_differ: bool,
+    /// Whether the metric is better at the bad end.
+    improved: bool,
     /// The values of the good end, in order.
     beside: Vec<f64>,
     /// Whether no further run would be informative.
@@ -107,6 +110,7 @@ impl Bisect {
             phase: if settings.quick { Phase::Halving } else { Phase::Ends },
             cut: None,
             ends_differ: settings.quick,
+            improved: false,
             beside: Vec::new(),
             nothing_to_ask: false,
         })
@@ -115,6 +119,84 @@ impl Bisect {
     /// Whether every run of a point must be paired with one of the good end.
     pub fn needs_pairs(&self) -> bool {
         matches!(self.settings.judge, Judge::Metric { .. })
+    }
+
+    /// Sets the better direction of the metric, which a run may report.
+    pub fn set_better(&mut self, better: Better) {
+        self.settings.better = Some(better);
+        self.count_votes();
+    }
+
+    /// Whether the metric is better at the bad end, as far as its runs say.
+    fn improves(&self) -> bool {
+        let last = &self.points[self.points.len() - 1];
+        let (Some(better), Some(middle)) = (self.settings.better, median(&last.ratios)) else {
+            return false;
+        };
+        last.timeouts == 0
+            && match better {
+                Better::Lower => middle < 0.0,
+                Better::Higher => middle > 0.0,
+            }
+    }
+
+    /// Whether the interval of the difference of the ends covers the threshold. Too few values for
+    /// an interval cover anything.
+    fn covers_threshold(&self) -> bool {
+        let Judge::Metric { threshold: Some(_) } = self.settings.judge else { return false };
+        let last = &self.points[self.points.len() - 1];
+        let Some(cut) = self.cut.filter(|_| last.timeouts == 0) else { return false };
+        match median_interval(&last.ratios) {
+            Some([low, high]) => low <= cut && cut <= high,
+            None => !last.ratios.is_empty(),
+        }
+    }
+
+    /// Why the ends are not found to differ, with what was measured.
+    fn ends_alike(&self) -> String {
+        let last = self.points.len() - 1;
+        let [good, bad] = [0, last].map(|at| &self.names[at]);
+        let ratios = &self.points[last].ratios;
+        let size = median(ratios).filter(|middle| middle.is_finite()).map_or_else(
+            || format!("{bad} was measured against {good}"),
+            |middle| format!("{bad} measures {} against {good}", percent(middle.exp())),
+        );
+        let count = match ratios.len() {
+            1 => "1 pair of runs".to_owned(),
+            count => format!("{count} pairs of runs"),
+        };
+        let interval = match median_interval(ratios) {
+            Some([low, high]) if low.is_finite() && high.is_finite() => {
+                format!("95 % interval {} to {}, ", percent(low.exp()), percent(high.exp()))
+            }
+            _ => String::new(),
+        };
+        let measured = format!("{size} ({interval}{count})");
+        let Judge::Metric { threshold: Some(threshold) } = self.settings.judge else {
+            return format!(
+                "not sure whether {bad} differs from {good}: {measured}; {}",
+                self.more()
+            );
+        };
+        let limit = format!("--threshold is {} %", (threshold * 1e4).round() / 100.0);
+        let exceeds = median(ratios).zip(self.cut).is_some_and(|(middle, cut)| match cut < 0.0 {
+            true => middle < cut,
+            false => middle > cut,
+        });
+        match exceeds || self.covers_threshold() {
+            true => format!(
+                "not sure whether {bad} differs from {good} by as much: {measured}, and {limit}; {}",
+                self.more()
+            ),
+            false => {
+                format!("{good} and {bad} do not differ by as much: {measured}, and {limit}")
+            }
+        }
+    }
+
+    /// The option for more values.
+    fn more(&self) -> String {
+        format!("--samples {} measures more", 4 * self.settings.most_samples)
     }
 
     /// The points from the good end to the bad one.
@@ -169,9 +251,11 @@ impl Bisect {
         };
         let last = self.points.len() - 1;
         let end = &self.points[last];
-        let middle = crate::stats::median(&end.ratios);
+        let middle = median(&end.ratios);
         let hung = end.timeouts > 0;
-        let upwards = middle.is_none_or(|middle| middle >= 0.0);
+        // Without a value of the bad end, bad is the direction that is worse.
+        let lower_is_worse = self.settings.better == Some(Better::Higher);
+        let upwards = middle.map_or(!lower_is_worse, |middle| middle >= 0.0);
         let (cut, upwards) = match (threshold, middle) {
             (Some(threshold), _) if upwards => (threshold.ln_1p(), true),
             (Some(threshold), _) => (-threshold.ln_1p(), false),
@@ -226,6 +310,11 @@ impl Bisect {
         if by_level && self.runs_at(last) == 0 && !self.points[last].skipped {
             return Some(last);
         }
+        if !self.improved && self.improves() {
+            (self.ends_differ, self.improved) = (false, true);
+            self.phase = Phase::Done;
+            return None;
+        }
         let (good, bad) = self.halves();
         let open = |index: &usize| !self.points[*index].skipped;
         let middle = good + (bad - good) / 2;
@@ -269,12 +358,24 @@ impl Bisect {
         let odds = self.ends_odds();
         // Odds of three to one that they differ suffice to start; later results must add the rest.
         if odds > 3f64.ln() {
+            // What made it better is not what broke it.
+            if self.improves() {
+                let ratios = &self.points[last].ratios;
+                let certain = median_interval(ratios).is_some_and(|[a, b]| a > 0.0 || b < 0.0);
+                if !certain && self.runs_at(fewer) < self.settings.most_samples {
+                    return Some(fewer);
+                }
+                self.improved = certain;
+                self.phase = Phase::Done;
+                return None;
+            }
             self.ends_differ = true;
             self.phase = Phase::Search;
             return None;
         }
         // A bad end that fails every other time may pass several times in a row.
-        let hopeless = odds < -(10f64.ln()) && self.runs_at(fewer) >= GIVE_UP_RUNS;
+        let hopeless =
+            odds < -(10f64.ln()) && self.runs_at(fewer) >= GIVE_UP_RUNS && !self.covers_threshold();
         if hopeless || self.runs_at(fewer) >= self.settings.most_samples {
             self.phase = Phase::Done;
             return None;
@@ -523,11 +624,23 @@ impl Bisect {
             answer.sentence = if let Some(end) =
                 [0, last].into_iter().find(|&e| self.points[e].skipped)
             {
-                format!("{} cannot be judged, so there is nothing to search from", self.names[end])
+                format!(
+                    "{} cannot be judged: it could not run, failed or exited with 125; the search \
+                     needs a result at both ends",
+                    self.names[end]
+                )
+            } else if self.improved {
+                let [good, bad] = [0, last].map(|at| &self.names[at]);
+                let size = median(&self.points[last].ratios)
+                    .map_or_else(String::new, |middle| format!(" ({})", percent(middle.exp())));
+                format!(
+                    "{bad} is given as bad and is better than {good}{size}; exchange --good and \
+                     --bad to search for that change"
+                )
             } else if matches!(self.settings.judge, Judge::Metric { .. })
                 && self.points[last].samples() > 0
             {
-                format!("{} and {} do not differ by as much", self.names[0], self.names[last])
+                self.ends_alike()
             } else if self.points[0].samples() == 0 || self.points[last].samples() == 0 {
                 "the ends are not judged yet".to_owned()
             } else if self.verdict(0) == PointVerdict::Bad

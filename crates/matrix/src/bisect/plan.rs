@@ -83,6 +83,10 @@ impl BisectPlan {
         &self.bisect
     }
 
+    pub fn bisect_mut(&mut self) -> &mut Bisect {
+        &mut self.bisect
+    }
+
     /// Processes the results of a complete probe.
     fn end_probe(&mut self) {
         let results = std::mem::take(&mut self.results);

@@ -1,5 +1,10 @@
 //! The input of a search: its settings and observations.
 
+use retake_types::Better;
+
+/// How often a point is measured at most, unless set otherwise.
+pub const MOST_SAMPLES: usize = 30;
+
 /// The observation of one run at a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Observation {
@@ -33,11 +38,13 @@ pub struct BisectSettings {
     pub most_samples: usize,
     /// Trust the ends and every answer, and halve the interval.
     pub quick: bool,
+    /// The better direction of the metric, if known. A search for what made it better is refused.
+    pub better: Option<Better>,
 }
 
 impl BisectSettings {
     pub fn new(judge: Judge) -> Self {
-        Self { judge, confidence: 0.95, most_samples: 30, quick: false }
+        Self { judge, confidence: 0.95, most_samples: MOST_SAMPLES, quick: false, better: None }
     }
 }
 

@@ -126,7 +126,7 @@ impl ResetMode {
 pub enum ConfigError {
     #[error("there is no {} here", FILES[0])]
     Missing,
-    #[error("{}: {error}", .path.display())]
+    #[error("{}: {}", .path.display(), retake_types::text::plain(.error))]
     Unreadable { path: PathBuf, error: std::io::Error },
     /// Every error, each with its place.
     #[error("{}", .0.join("\n"))]
@@ -218,7 +218,21 @@ impl Config {
     }
 }
 
-/// The content that `matrix init` writes.
+/// The content that `matrix init` writes. Without a repository the refs are a comment.
+pub fn template(in_git: bool) -> String {
+    match in_git {
+        true => TEMPLATE.to_owned(),
+        false => TEMPLATE.replace(CODE_SECTION, &CODE_SECTION.replace('\n', "\n# ")).replace(
+            "Runs in a worktree of its own for each ref, through",
+            "Runs in this directory (in a worktree for each ref if there is `code`), through",
+        ),
+    }
+}
+
+/// The part of the template that needs a repository.
+const CODE_SECTION: &str = "\ncode:\n  repo: .\n  refs: [main]";
+
+/// The whole template.
 pub const TEMPLATE: &str = "\
 # What to run, over which values, how often. See `retake matrix --help`.
 

@@ -8,11 +8,11 @@ use retake_engine::Cancel;
 use retake_runner::disturbance::MachineWatch;
 use retake_runner::loop_driver::{Driven, StepError, drive_here};
 use retake_runner::worker::Worker;
-use retake_runner::{machine, signals};
+use retake_runner::{machine, metrics, signals};
 use retake_types::loop_record::matrix::{
     BisectAnswer, CellHook, CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose,
 };
-use retake_types::{LoopId, Redact as _, StopReason};
+use retake_types::{Better, LoopId, Redact as _, StopReason};
 
 use super::browser_range::{self, SearchPoints};
 use super::cell_runner::{CellRunner, CellWorker, remove_scratch_parent};
@@ -51,6 +51,8 @@ pub struct BisectOptions {
     pub threshold: Option<f64>,
     /// Trust every answer, and halve the interval.
     pub quick: bool,
+    /// How often a point is measured at most.
+    pub most_samples: usize,
     /// The values of the other axes, which default to their first one.
     pub filters: Vec<(String, String)>,
 }
@@ -155,12 +157,19 @@ impl<'a> BisectRun<'a> {
             self.observer.event(MatrixEvent::Disturbed(&watch.at_start(1)));
         }
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
-        if let Ok(BisectResult { answer, .. }) = &mut found {
+        if let Ok(BisectResult { answer, results }) = &mut found {
+            let (lacks_metric, known) =
+                (results.lacks_metric(), results.known_metrics().join(", "));
             // If everything was known, nothing ran and the time is too short.
             if measures && watch.is_long_enough() {
                 answer.disturbances = watch.so_far(&worker.keeper_pids(), 1);
             }
             answer.subject = self.subject(worker, answer);
+            if let (Some(metric), true) = (&self.options.metric, lacks_metric) {
+                answer.sentence = format!(
+                    "no run has reported {metric}, so nothing can be judged; choose from {known}"
+                );
+            }
             answer.subject.redact(&mut redactor);
         }
         self.observer.event(MatrixEvent::Idle);
@@ -227,8 +236,21 @@ impl<'a> BisectRun<'a> {
             Some(_) => Judge::Metric { threshold: self.options.threshold },
             None => Judge::ExitCode,
         };
-        let settings = BisectSettings { quick: self.options.quick, ..BisectSettings::new(judge) };
+        let settings = BisectSettings {
+            quick: self.options.quick,
+            most_samples: self.options.most_samples,
+            better: self.better(),
+            ..BisectSettings::new(judge)
+        };
         Ok(Bisect::new(points.to_vec(), good, bad, settings)?)
+    }
+
+    /// The better direction of the metric: of a reported one only if the configuration says so.
+    fn better(&self) -> Option<Better> {
+        let metric = self.options.metric.as_deref()?;
+        let configured = self.project.config.metrics.iter().find(|known| known.name == metric);
+        let built_in = metrics::BUILT_IN.contains(&metric);
+        configured.and_then(|known| known.better).or(built_in.then_some(Better::Lower))
     }
 
     /// Searches all points, or first a few of them and then those in the remaining gap.
@@ -284,7 +306,7 @@ impl<'a> BisectRun<'a> {
         let Driven { plan, failure, cancelled } = drive_here(
             BisectPlan::new(bisect, next_iterations, SEED),
             &mut worker,
-            |worker, _plan, step| stage.run_step(worker, step),
+            |worker, plan, step| stage.run_step(worker, plan, step),
             |_, _, _| {},
         );
         let cleaned = match cancelled || failure.is_some() {
@@ -370,6 +392,10 @@ impl<'a> BisectRun<'a> {
             return;
         };
         let value = |row: &ResultRow| row.metrics.get(metric.as_str()).map(|metric| metric.value);
+        let rows = || keys.iter().flat_map(|key| recorded.of(*key));
+        if let Some(better) = rows().find_map(|row| row.metrics.get(metric.as_str())?.better) {
+            bisect.set_better(better);
+        }
         let Some(&good_end) = keys.first() else { return };
         let (ends, _) = recorded.results(good_end);
         for (point, key) in points.iter().zip(keys).skip(1) {
@@ -441,6 +467,7 @@ impl Stage<'_> {
     fn run_step(
         &mut self,
         worker: &mut CellWorker<'_>,
+        plan: &mut BisectPlan,
         step: &BisectStep,
     ) -> Result<PointResult, StepError<MatrixError>> {
         if signals::received().is_some() {
@@ -466,6 +493,11 @@ impl Stage<'_> {
         let cell = CellStep { cell: point, kind, iteration, block, number };
         let result = runner.execute(worker, &cell)?;
         let point_result = self.run.result(&result);
+        let metric = self.run.options.metric.as_ref();
+        let reported = metric.and_then(|metric| result.metrics.get(metric.as_str())?.better);
+        if let Some(better) = reported {
+            plan.bisect_mut().set_better(better);
+        }
         observer.event(MatrixEvent::PointFinished {
             name: &name,
             step,

@@ -139,6 +139,8 @@ impl CommitLines {
             metric: metric.to_owned(),
             unit,
             looked_at: self.looked_at,
+            fewest: criteria.fewest_blocks(),
+            better,
             sessions: Vec::new(),
             series: Vec::new(),
         };
@@ -305,6 +307,7 @@ impl Line {
                 interval,
                 failed: self.failed.get(commit).copied().unwrap_or(0),
                 sessions: sessions.into_iter().collect(),
+                place: commits[*commit].place,
             }
         };
         CommitSeries {

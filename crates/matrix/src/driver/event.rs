@@ -28,6 +28,10 @@ pub enum MatrixEvent<'a> {
     EarlierRuns(EarlierRuns),
     /// An earlier loop of this configuration was interrupted; this one continues it.
     Continued,
+    /// The final number of iterations of each cell, if known in advance.
+    Planned {
+        sizes: &'a [u64],
+    },
     /// What disturbs measurements on this machine before anything runs; usually nothing.
     Disturbed(&'a [Disturbance]),
     /// Several refs are one commit and share their runs.

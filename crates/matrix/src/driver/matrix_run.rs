@@ -36,7 +36,7 @@ use crate::plan::{
     Cell, CellSchedule, ComparedPairs, Matrix, MatrixPlan, SamplingPlan, ScheduleMode,
     ScheduleOptions,
 };
-use crate::stats::{Comparison, Gate};
+use crate::stats::{Comparison, Gate, GateRule};
 
 /// How many iterations of each cell to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,8 +88,11 @@ pub struct MatrixRunResult {
     pub keys: Vec<CellKey>,
     /// Planned iterations, if known in advance.
     pub total: Option<usize>,
+    /// Runs of this loop.
     pub ok: usize,
     pub failed: usize,
+    /// The state of all cells, from all recorded runs.
+    pub state: CellCounts,
     /// Cells skipped because a warmup or hook failed.
     pub skipped: Vec<usize>,
     /// Whether there are hooks around iterations.
@@ -125,9 +128,21 @@ impl MatrixRunResult {
         self.ok + self.failed > 0
     }
 
-    /// Whether every iteration failed.
+    /// Whether every iteration of the cells failed. Judged by all recorded runs: those of this loop
+    /// alone are only what was pending, unless it appended or replaced.
     pub fn all_failed(&self) -> bool {
-        self.ok == 0 && self.failed > 0
+        let none = self.state.ok == 0 && self.state.failed > 0;
+        none || self.state.all_asked && self.ok == 0 && self.failed > 0
+    }
+
+    /// The comparisons that trip a gate.
+    pub fn tripped_comparisons(&self) -> impl Iterator<Item = &Comparison> {
+        self.tripped.iter().filter_map(|place| self.comparisons.get(*place))
+    }
+
+    /// Whether failed iterations fail the build.
+    pub fn trips_failed(&self) -> bool {
+        self.state.gated && self.state.failed > 0
     }
 
     /// Whether everything requested ran, and no gate trips.
@@ -138,7 +153,21 @@ impl MatrixRunResult {
             && !self.untried
             && !self.lacks_metric()
             && self.tripped.is_empty()
+            && !self.trips_failed()
     }
+}
+
+/// Iterations of all cells; cells with the same key count once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CellCounts {
+    /// Iterations with a successful run.
+    pub ok: usize,
+    /// Iterations of which every run failed.
+    pub failed: usize,
+    /// Whether a gate forbids failures.
+    gated: bool,
+    /// Whether the loop runs what is asked for, not what is pending.
+    all_asked: bool,
 }
 
 /// A shorter budget does not limit single runs.
@@ -157,6 +186,7 @@ struct Numbers {
     rows: Vec<CellRow>,
     results: MetricResults,
     mixed_sessions: bool,
+    state: CellCounts,
 }
 
 /// The state at the start of the loop.
@@ -391,6 +421,7 @@ impl MatrixRun<'_> {
         if begun.interrupted && self.takes_up_the_rest() && !plan.is_done() {
             self.observer.event(MatrixEvent::Continued);
         }
+        self.observer.event(MatrixEvent::Planned { sizes: &plan.sizes() });
         if let Some(watch) = watch.filter(|_| !plan.is_done()) {
             let disturbances = watch.at_start(self.options.workers);
             self.observer.event(MatrixEvent::Disturbed(&disturbances));
@@ -494,7 +525,17 @@ impl MatrixRun<'_> {
         let tripped = compared.tripped(&self.options.gates, &comparisons);
         let results = samples.results(&rows);
         let mixed_sessions = samples.is_mixed();
-        Numbers { comparisons, tripped, rows, results, mixed_sessions }
+        let gated = self.options.gates.iter().any(|gate| gate.rule == GateRule::Failed);
+        let all_asked = matches!(
+            self.options.iterations,
+            Iterations::Fixed(ScheduleMode::Append(_) | ScheduleMode::Replace)
+        );
+        let mut state = CellCounts { gated, all_asked, ..CellCounts::default() };
+        for key in keys.iter().collect::<HashSet<_>>() {
+            let (ok, failed) = recorded.counts(*key);
+            (state.ok, state.failed) = (state.ok + ok, state.failed + failed);
+        }
+        Numbers { comparisons, tripped, rows, results, mixed_sessions, state }
     }
 
     fn result(
@@ -503,7 +544,7 @@ impl MatrixRun<'_> {
         (matrix, keys): (Matrix, Vec<CellKey>),
         resources: Resources,
         plan: &MatrixPlan,
-        Numbers { comparisons, tripped, rows, results, mixed_sessions }: Numbers,
+        Numbers { comparisons, tripped, rows, results, mixed_sessions, state }: Numbers,
     ) -> MatrixRunResult {
         let progress = plan.progress();
         let untried = |row: &CellRow| row.summary.is_none() && row.failed == 0;
@@ -516,6 +557,7 @@ impl MatrixRun<'_> {
             total: plan.total(),
             ok: progress.ok,
             failed: progress.failed,
+            state,
             skipped: plan.skipped(),
             hooks: self.project.config.hooks().next().is_some(),
             unavailable: resources.unavailable,

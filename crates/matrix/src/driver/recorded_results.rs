@@ -317,6 +317,13 @@ impl RecordedResults {
         (results, tried.difference(&done).copied().collect())
     }
 
+    /// How many iterations have a successful run, and how many only failed ones.
+    pub fn counts(&self, key: CellKey) -> (usize, usize) {
+        let (results, failed) = self.results(key);
+        let ok: BTreeSet<u64> = results.values().map(|row| row.iteration).collect();
+        (ok.len(), failed.len())
+    }
+
     /// The number after the last iteration.
     pub fn next_iteration(&self, key: CellKey) -> u64 {
         self.of(key).iter().map(|row| row.iteration + 1).max().unwrap_or(0)

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::{Comparison, Verdict};
+use super::{Comparison, Counts, Verdict};
 
 /// A condition, and the comparisons it applies to.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,12 +26,14 @@ pub enum GateRule {
     },
     /// Any undecided comparison.
     Unsure,
+    /// Any iteration that only failed.
+    Failed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a valid condition; write slower:5% (the estimate is 5 % or more), slower:5%! (the whole interval \
-     is), faster:10% or unsure, each with @main to compare with that branch"
+     is), slower (of any size), faster:10% or unsure, each with @main to compare with that branch, or failed"
 )]
 pub struct GateError(String);
 
@@ -48,6 +50,13 @@ impl FromStr for Gate {
         };
         if rule == "unsure" {
             return Ok(Self { rule: GateRule::Unsure, against });
+        }
+        if rule == "failed" {
+            // A failed run fails the build whatever it is compared with.
+            return match against {
+                Some(_) => Err(wrong()),
+                None => Ok(Self { rule: GateRule::Failed, against }),
+            };
         }
         let (rest, whole) = match rule.strip_suffix('!') {
             Some(rest) => (rest, true),
@@ -75,6 +84,7 @@ impl Gate {
     pub fn trips(&self, comparison: &Comparison) -> bool {
         match self.rule {
             GateRule::Unsure => comparison.verdict == Verdict::NotSure,
+            GateRule::Failed => comparison.failed != Counts::default(),
             GateRule::Change { verdict, limit, whole } => {
                 let size = if whole { comparison.least_size() } else { comparison.size() };
                 comparison.verdict == verdict && size.is_some_and(|size| size >= limit)
@@ -98,6 +108,7 @@ mod tests {
         assert_eq!("slower:5%!".parse(), gate(Verdict::Slower, 0.05, true));
         assert_eq!("faster: 2.5".parse(), gate(Verdict::Faster, 0.025, false));
         assert_eq!("slower".parse(), gate(Verdict::Slower, 0.0, false));
+        assert_eq!("failed".parse(), Ok(Gate { rule: GateRule::Failed, against: None }));
         assert_eq!("unsure".parse(), Ok(Gate { rule: GateRule::Unsure, against: None }));
         assert_eq!(against("slower:5%@main").as_deref(), Some("main"));
         assert_eq!(against("slower:5%!@origin/main").as_deref(), Some("origin/main"));
@@ -116,6 +127,8 @@ mod tests {
             "!",
             "@main",
             "slower:5%@",
+            "failed:5%",
+            "failed@main",
         ] {
             assert!(wrong.parse::<Gate>().is_err(), "{wrong}");
         }

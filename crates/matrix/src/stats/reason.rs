@@ -37,12 +37,16 @@ impl fmt::Display for Reason {
                 write!(f, "{side} has no successful run that reports {metric}")
             }
             Self::TooFew { samples, needed } => {
-                write!(f, "{samples} samples of a side are too few; at least {needed} are needed")
+                write!(
+                    f,
+                    "only {}; at least {needed} of each side are needed",
+                    count_text(*samples)
+                )
             }
             Self::TooFewForFamily { samples, comparisons, needed } => write!(
                 f,
-                "{samples} samples of a side are too few for {comparisons} comparisons at once; \
-                 {needed} are needed"
+                "only {}; {comparisons} comparisons at once need {needed} of each side",
+                count_text(*samples)
             ),
             Self::TooFewBlocks { blocks } => {
                 write!(f, "{blocks} blocks are too few to say anything")
@@ -78,6 +82,10 @@ impl fmt::Display for Reason {
             Self::Identical { what } => write!(f, "both are {what}"),
         }
     }
+}
+
+fn count_text(samples: usize) -> String {
+    format!("{samples} {}", if samples == 1 { "sample" } else { "samples" })
 }
 
 impl Serialize for Reason {

@@ -197,7 +197,7 @@ mod tests {
         let few = compare(side("a", &a), side("b", &b), "wall", &Criteria::default());
         assert!(few.confidence < 0.95 && few.interval.is_some());
         assert_eq!(few.interval_text(), None);
-        assert!(few.sentence().contains("+90.9 % (3 samples"), "{}", few.sentence());
+        assert!(few.sentence().contains("+90.9 % (only 3 samples"), "{}", few.sentence());
     }
 
     #[test]

@@ -49,6 +49,12 @@ impl Default for ChangeCriteria {
 }
 
 impl ChangeCriteria {
+    /// The number of blocks in which even the clearest difference of two commits is conclusive: the
+    /// permutation test knows only the signs of n differences, so its least value is 2^(1-n).
+    pub fn fewest_blocks(&self) -> usize {
+        1 + (1.0 / self.alpha()).log2().ceil() as usize
+    }
+
     /// One half for each kind of evidence.
     fn alpha(&self) -> f64 {
         0.5 * (1.0 - self.confidence) / self.histories.max(1) as f64
