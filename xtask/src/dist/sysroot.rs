@@ -33,6 +33,10 @@ pub(super) fn compiler(platform: &Platform, target: &Path) -> Result<Option<Path
         let packages = packages.map(|name| format!("{name}:{}", platform.debian));
         lists.unpack(&packages.each_ref().map(String::as_str))?;
         make_links_relative(&lists.unpacked())?;
+        // `-B` is searched for headers too, and those of another version of gcc do not fit this one.
+        let machine = format!("{}-linux-gnu", platform.machine);
+        let gcc = lists.unpacked().join("usr/lib/gcc").join(machine).join(GCC);
+        super::remove(&gcc.join("include"))?;
         lists.keep(&system)?;
     }
     let wrapper = place.join("cc");
