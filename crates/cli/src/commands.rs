@@ -262,7 +262,7 @@ fn suggesting(mut error: clap::Error) -> clap::Error {
     let typed = error.get(ContextKind::InvalidSubcommand).map(text).unwrap_or_default();
     let similar = error.get(ContextKind::SuggestedSubcommand).map(text).unwrap_or_default();
     let mut suggested: Vec<String> = match &typed[..] {
-        [word] => commands_named(word),
+        [word] => help::commands_named(&definition(), word),
         _ => Vec::new(),
     };
     suggested.extend(similar.into_iter().filter(|name| !name.starts_with("__")));
@@ -271,20 +271,6 @@ fn suggesting(mut error: clap::Error) -> clap::Error {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(suggested));
     }
     error
-}
-
-/// Subcommands of other commands that have this name, and the command that runs a program.
-pub(crate) fn commands_named(word: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    if word == "run" {
-        found.push("exec".to_owned());
-    }
-    for outer in definition().get_subcommands().filter(|outer| !outer.is_hide_set()) {
-        if outer.get_subcommands().any(|inner| inner.get_name() == word && !inner.is_hide_set()) {
-            found.push(format!("{} {word}", outer.get_name()));
-        }
-    }
-    found
 }
 
 /// Help is not wider than this.

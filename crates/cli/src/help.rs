@@ -6,8 +6,8 @@ use clap::Command;
 use clap::error::ErrorKind;
 
 use super::{Exit, Failure};
+use crate::term;
 use crate::term::Palette;
-use crate::{commands, term};
 
 /// Print the help of a command, or of a topic: exit-codes, environment, configuration, times, ids
 #[derive(clap::Args)]
@@ -76,7 +76,7 @@ pub(super) fn help(args: &Args, mut definition: Command) -> Result<Exit, Failure
         Err(word) => {
             let topics = TOPICS.map(|topic| topic.name).join(", ");
             let mut message = format!("'{word}' is neither a command nor a topic ({topics})");
-            let similar = commands::commands_named(word);
+            let similar = commands_named(&definition, word);
             if !similar.is_empty() {
                 let _ = write!(message, "; did you mean {}?", similar.join(", "));
             }
@@ -86,6 +86,20 @@ pub(super) fn help(args: &Args, mut definition: Command) -> Result<Exit, Failure
             Ok(Exit::USAGE)
         }
     }
+}
+
+/// Subcommands of other commands that have this name, and the command that runs a program.
+pub(crate) fn commands_named(definition: &Command, word: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    if word == "run" {
+        found.push("exec".to_owned());
+    }
+    for outer in definition.get_subcommands().filter(|outer| !outer.is_hide_set()) {
+        if outer.get_subcommands().any(|inner| inner.get_name() == word && !inner.is_hide_set()) {
+            found.push(format!("{} {word}", outer.get_name()));
+        }
+    }
+    found
 }
 
 /// A topic, also in the singular.

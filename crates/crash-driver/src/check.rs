@@ -14,8 +14,6 @@ use retake_types::{
     Kind, LoopId, OsText, Outcome, RefusalReason, RunRequest, StartFailure, signal_name, text,
 };
 
-use crate::error::CrashTestError;
-
 /// The verdict of a check that fails once and passes when its state is checked again.
 pub(crate) const FLAKY: &str = "fails only sometimes";
 
@@ -52,16 +50,6 @@ impl Check {
     /// The command line.
     pub fn command(&self) -> &str {
         &self.request.command.text
-    }
-
-    /// Why it was not a check that failed: its command is missing, or is not executable.
-    pub fn not_run(&self, failed: &FailedCheck) -> Option<CrashTestError> {
-        Some(CrashTestError::CheckNotRun {
-            code: failed.not_run()?,
-            command: self.command().to_owned(),
-            directory: self.directory().to_owned(),
-            output: failed.output.clone(),
-        })
     }
 
     pub fn directory(&self) -> &Path {

@@ -8,7 +8,7 @@ use retake_crash::model::BadGlob;
 use retake_crash::recorder::{RecordError, WorkloadOutcome};
 use retake_types::{RefusalReason, RunId, signal_name};
 
-use crate::check::{CheckError, FailedCheck};
+use crate::check::{Check, CheckError, FailedCheck};
 use crate::finding::FindingsError;
 use crate::fresh_root::FreshRootError;
 use crate::share_failure::ShareFailure;
@@ -67,6 +67,18 @@ pub enum CrashTestError {
     NoShareAnswered { range: StateRange, failure: ShareFailure },
     #[error("cancelled")]
     Cancelled,
+}
+
+impl CrashTestError {
+    /// Why a check that failed did not run: its command is missing, or is not executable.
+    pub fn not_run(check: &Check, failed: &FailedCheck) -> Option<Self> {
+        Some(Self::CheckNotRun {
+            code: failed.not_run()?,
+            command: check.command().to_owned(),
+            directory: check.directory().to_owned(),
+            output: failed.output.clone(),
+        })
+    }
 }
 
 /// The output of a check in a sentence.

@@ -17,7 +17,6 @@ use crate::check_worker::{CheckInput, CheckWorker};
 use crate::error::CrashTestError;
 use crate::event::{CrashEvent, CrashObserver, ExplorationProgress};
 use crate::exploration_plan::{ExplorationPlan, FailingState, NumberedState, StateReport};
-use crate::fault_test::final_tree;
 use crate::recovery_crashes::{RecoveredState, RecoveryCrashes};
 use crate::share_failure::ShareFailure;
 use crate::state_range::StateRange;
@@ -98,6 +97,17 @@ pub(crate) fn late_acks(recording: &Recording) -> Option<u64> {
     (acks > 1 && !recording.entries[first..].iter().any(is_change)).then_some(acks)
 }
 
+/// The directory as the program left it.
+pub(crate) fn final_tree(recording: &Recording) -> Tree {
+    let mut tree = Tree::new(&recording.initial);
+    for entry in &recording.entries {
+        if let Entry::Operation(operation) = entry {
+            tree.apply(&operation.action);
+        }
+    }
+    tree
+}
+
 /// Refuses a check whose command is missing or is not executable.
 pub fn check_runs(
     check: &Check,
@@ -108,7 +118,7 @@ pub fn check_runs(
     let input =
         CheckInput { tree: &tree, operation: operations(recording), label: None, acks: &acks };
     match worker.check(check, input)? {
-        CheckOutcome::Failed(failed) => check.not_run(&failed).map_or(Ok(()), Err),
+        CheckOutcome::Failed(failed) => CrashTestError::not_run(check, &failed).map_or(Ok(()), Err),
         CheckOutcome::Passed | CheckOutcome::Cancelled => Ok(()),
     }
 }
@@ -137,10 +147,12 @@ impl Exploration<'_> {
         let input = CheckInput { tree: &tree, operation, label, acks: &acks };
         match worker.check(self.check, input)? {
             CheckOutcome::Passed => Ok(()),
-            CheckOutcome::Failed(failed) => Err(match self.check.not_run(&failed) {
-                Some(not_run) => not_run,
-                None => CrashTestError::UncrashedFails(failed),
-            }),
+            CheckOutcome::Failed(failed) => {
+                Err(match CrashTestError::not_run(self.check, &failed) {
+                    Some(not_run) => not_run,
+                    None => CrashTestError::UncrashedFails(failed),
+                })
+            }
             CheckOutcome::Cancelled => Err(CrashTestError::Cancelled),
         }
     }

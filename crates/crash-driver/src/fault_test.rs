@@ -18,7 +18,7 @@ use crate::check::{Check, CheckError, CheckOutcome, FailedCheck};
 use crate::check_worker::{CheckInput, CheckWorker, CheckWorkers};
 use crate::error::CrashTestError;
 use crate::event::{CrashEvent, CrashObserver, ExplorationProgress};
-use crate::exploration::acks;
+use crate::exploration::{acks, final_tree};
 use crate::fault_finding;
 use crate::fault_plan::{FailedFault, FaultPlan, FaultReport, PlannedFault};
 use crate::fault_run::{EndedRun, FaultAnswer, FaultLaunch, FaultOutcome};
@@ -382,16 +382,6 @@ fn acks_by(recording: &Recording, operation: u32) -> usize {
         _ => true,
     });
     by.filter(|entry| matches!(entry, Entry::Acknowledgement(_))).count()
-}
-
-pub(crate) fn final_tree(recording: &Recording) -> Tree {
-    let mut tree = Tree::new(&recording.initial);
-    for entry in &recording.entries {
-        if let Entry::Operation(operation) = entry {
-            tree.apply(&operation.action);
-        }
-    }
-    tree
 }
 
 /// Reports the progress of the plan.

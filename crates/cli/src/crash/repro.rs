@@ -147,7 +147,7 @@ fn check(
         CheckOutcome::Failed(failed) => {
             // A finding can be just that: a state in which a command is missing.
             let expected = known == Some(failed.verdict().as_str());
-            if let Some(not_run) = check.not_run(&failed).filter(|_| !expected) {
+            if let Some(not_run) = CrashTestError::not_run(&check, &failed).filter(|_| !expected) {
                 return Err(not_run.into());
             }
             if !failed.output.is_empty() {
