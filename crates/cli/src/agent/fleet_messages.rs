@@ -293,10 +293,11 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
         Some(FleetOutcome::Kept) => agent.branch.is_some(),
         _ => false,
     };
-    if finished.best_of && finished.chosen {
-        if let Some(winner) = finished.agents.iter().find(chosen) {
-            text += &format!("\n✓ Chosen: {}", winner.agent.name);
-        }
+    if finished.best_of
+        && finished.chosen
+        && let Some(winner) = finished.agents.iter().find(chosen)
+    {
+        text += &format!("\n✓ Chosen: {}", winner.agent.name);
     }
     for agent in &finished.agents {
         let name = &agent.agent.name;

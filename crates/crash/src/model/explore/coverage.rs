@@ -18,7 +18,7 @@ pub struct Coverage {
     pub raw: [u64; 6],
     /// By class, after equal states are merged.
     pub distinct: [u64; 6],
-    /// Pairs beyond the limit; [`ExploreOptions::seed`] selects those that are built.
+    /// Pairs beyond the limit; [`ExploreOptions::seed`](crate::model::ExploreOptions::seed) selects those that are built.
     pub pairs_left_out: u64,
     /// Selects which pairs are built if there are too many.
     pub seed: u64,
