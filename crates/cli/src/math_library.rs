@@ -34,6 +34,7 @@ functions! {
     log(x);
     log10(x);
     log1p(x);
+    log2(x);
     pow(x, y);
     sin(x);
 }
