@@ -97,7 +97,8 @@ fn bare(slurm: &Slurm, directory: &Path) -> Result<f64, String> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Wall and CPU seconds of a whole `matrix run`.
+/// Wall and CPU seconds of a whole `matrix run`. Its record is its own: that of the repository around it has the
+/// results of earlier rounds.
 fn matrix(slurm: &Slurm, project: &Path, cells: usize, pack: usize) -> Result<(f64, f64), String> {
     configure(project, (cells, 1), pack)?;
     let before = children_cpu();
@@ -105,6 +106,7 @@ fn matrix(slurm: &Slurm, project: &Path, cells: usize, pack: usize) -> Result<(f
     let output = Command::new(retake()?)
         .current_dir(project)
         .env("SLURM_CONF", slurm.conf())
+        .env("RETAKE_STORE", project.join("record"))
         .env("RETAKE_EXECUTION__ENVIRONMENT__MODE", "merge")
         .args(["matrix", "run", "--quiet", "--on", "slurm"])
         .stdin(Stdio::null())
@@ -177,6 +179,7 @@ fn simulated(page: &mut Page) -> Result<(), String> {
         let child = Command::new(retake()?)
             .current_dir(&project)
             .env("PATH", format!("{}:{path}", slurm.programs().display()))
+            .env("RETAKE_STORE", project.join("record"))
             .env("RETAKE_EXECUTION__ENVIRONMENT__MODE", "merge")
             .args(["matrix", "run", "--quiet", "--on", "slurm"])
             .stdin(Stdio::null())
