@@ -133,7 +133,7 @@ fn crash_at_random(mount: &Mount, disk: &mut Disk, limits: &Limits) {
         let kill = allows(&recording, Model::Kill, point, &found);
         as_written += u64::from(kill);
         lost_something += u64::from(!kill);
-        // After many operations `posix` allows so many states that the search takes too long.
+        // After many operations `posix` allows more states than the search can visit in time.
         let models: &[Model] =
             if steps < 8 { &[mount.model, Model::Posix] } else { &[mount.model] };
         for model in models {
