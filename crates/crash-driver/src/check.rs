@@ -8,7 +8,8 @@ use retake_crash::model::{BadGlob, FailureKind};
 use retake_crash::recorder::RecordError;
 use retake_engine::{Launch, Variable};
 use retake_runner::context::RunContext;
-use retake_runner::prepare::{self, ConfiguredLaunch, Environment};
+use retake_runner::prepare::{self, ConfiguredLaunch};
+use retake_runner::run_environment::{self, Environment};
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{
     Kind, LoopId, OsText, Outcome, RefusalReason, RunRequest, StartFailure, signal_name, text,
@@ -38,7 +39,7 @@ impl Check {
     /// With the environment that every run of this project has.
     pub fn new(request: RunRequest, context: &RunContext) -> Result<Self, Vec<RefusalReason>> {
         let mut reasons = Vec::new();
-        let environment = prepare::environment(&request, context, &mut reasons);
+        let environment = run_environment::environment(&request, context, &mut reasons);
         if reasons.is_empty() { Ok(Self::with(request, environment)) } else { Err(reasons) }
     }
 

@@ -37,6 +37,7 @@ pub mod recovery;
 pub mod regular_file;
 pub mod run;
 pub mod run_differences;
+pub mod run_environment;
 pub mod run_text;
 pub mod safe_git;
 pub mod sandbox_settings;

@@ -19,7 +19,8 @@ use retake_store::{ReportedImport, Store, TakenReport};
 use retake_types::{Limits, Outcome, ReportedRuns, Stream};
 
 use crate::notice::{Notice, Notify};
-use crate::prepare::{PreparedRun, STORE_VARIABLE};
+use crate::prepare::PreparedRun;
+use crate::run_environment::STORE_VARIABLE;
 
 /// The command that writes the runs of a record; see [`Store::report_runs`].
 pub const REPORT_COMMAND: &str = "__report-runs";

@@ -10,8 +10,8 @@ use retake_effects::progress_detection::{self, PastResults};
 use retake_effects::{agent_summary, observations};
 use retake_engine::{Input, PARENT_VARIABLE};
 use retake_runner::effects_watch::FileWatch;
-use retake_runner::prepare::STORE_VARIABLE;
 use retake_runner::run::{FinishedRun, OutputUse};
+use retake_runner::run_environment::STORE_VARIABLE;
 use retake_types::loop_record::agent::{
     AgentEntry, CheckpointTime, Iteration, IterationResult, IterationStatus, Spent,
 };

@@ -12,6 +12,7 @@ use retake_engine::{Input, KeeperSession, Launch};
 use retake_runner::context::RunContext;
 use retake_runner::prepare::{self, PreparedRun, Provided};
 use retake_runner::run::{FinishedRun, Observer, OutputUse};
+use retake_runner::run_environment;
 use retake_runner::signals;
 use retake_runner::worker::{EndedWorker, Worker};
 use retake_store::redact::Redactor;
@@ -330,7 +331,7 @@ fn redactor(task: &AgentTask, context: &RunContext) -> Result<Redactor, StartErr
     let request = task.request(LoopId::new(), command);
     let mut reasons = Vec::new();
     // Only errors of redaction matter here.
-    let environment = prepare::environment(&request, context, &mut Vec::new());
+    let environment = run_environment::environment(&request, context, &mut Vec::new());
     let redactor = prepare::redactor(&request, &context.redaction, &environment, &mut reasons);
     match reasons.into_iter().next() {
         None => Ok(redactor),

@@ -17,7 +17,7 @@ use retake_crash_driver::state_range::StateShard;
 use retake_runner::config::Config;
 use retake_runner::context::RunContext;
 use retake_runner::project::Project;
-use retake_runner::{prepare, recovery, regular_file, signals};
+use retake_runner::{prepare, recovery, regular_file, run_environment, signals};
 use retake_store::Store;
 use retake_store::redact::Redactor;
 use retake_types::config::SandboxedCommand;
@@ -274,7 +274,7 @@ impl CrashProject {
         let request = Check::request("", self.here.as_path(), Duration::ZERO);
         // Invalid patterns are reported when a run begins.
         let mut reasons = Vec::new();
-        let environment = prepare::environment(&request, &self.context, &mut reasons);
+        let environment = run_environment::environment(&request, &self.context, &mut reasons);
         prepare::redactor(&request, &self.config.redaction, &environment, &mut reasons)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use retake_engine::Variable;
 use retake_runner::context::RunContext;
 use retake_runner::file_lock::{FileLock, LockError};
-use retake_runner::{prepare, safe_git, signals};
+use retake_runner::{prepare, run_environment, safe_git, signals};
 use retake_store::redact::Redactor;
 use retake_types::request::{CommandRequest, LoopPosition};
 use retake_types::{Kind, LoopId, OsText, PathGrant, PathRule, RunRequest, SandboxRequest};
@@ -136,7 +136,7 @@ impl MatrixProject {
         }
         // An invalid pattern refuses the first run.
         let mut reasons = Vec::new();
-        let mut environment = prepare::environment(&request, &self.context, &mut reasons);
+        let mut environment = run_environment::environment(&request, &self.context, &mut reasons);
         // The values of an axis with a secret name are secrets.
         for axis in &self.config.axes {
             environment.extend(axis.values.iter().map(|value| Variable::new(&axis.name, value)));
