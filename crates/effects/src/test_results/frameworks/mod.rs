@@ -11,6 +11,7 @@ mod nextest;
 pub(super) mod node;
 mod phpunit;
 mod pytest;
+mod pytest_lines;
 mod rspec;
 mod surefire;
 mod tap;
