@@ -100,7 +100,7 @@ struct MockAgent {
 
 impl Cli {
     /// Reads the command line. A plain `retake exec`, by far the most frequent command, does not wait for
-    /// clap, and neither does a plain `retake runs list`.
+    /// clap, and neither does a plain `retake runs list` or a task of a scheduler.
     fn read(typed: &[OsString]) -> Result<Self, clap::Error> {
         Self::read_directly(typed).map_or_else(|| Self::try_parse_from(typed), Ok)
     }
@@ -123,6 +123,10 @@ impl Cli {
             [runs, words @ ..] if runs == "runs" => {
                 let args = runs::Args::read_directly(words)?;
                 (Command::Runs(args), directory(&named)?)
+            }
+            #[cfg(feature = "slurm")]
+            [run_one, words @ ..] if run_one == "__run-one" => {
+                (Command::RunOne(run_one::Args::read_directly(words)?), directory(&named)?)
             }
             _ => return None,
         };

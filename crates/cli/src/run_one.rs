@@ -1,6 +1,7 @@
 //! `retake __run-one`: executes requests that another retake wrote, on a machine that a scheduler chose.
 //! For schedulers' scripts, not for people.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use retake_slurm::node::{self, NodeTask, NodeWords};
@@ -16,6 +17,15 @@ pub(super) struct Args {
     task: usize,
     /// How many requests a task has
     pack: usize,
+}
+
+impl Args {
+    /// Reads the words after `__run-one` without clap; `None` if they need it.
+    pub(super) fn read_directly(words: &[OsString]) -> Option<Self> {
+        let [list, task, pack] = words else { return None };
+        let number = |word: &OsString| word.to_str()?.parse().ok();
+        Some(Self { list: list.into(), task: number(task)?, pack: number(pack)? })
+    }
 }
 
 /// Succeeds once every request has a result, whatever the outcomes of the commands: a failure means
