@@ -9,6 +9,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use retake_runner::html::escape_xml;
 use retake_runner::run_text;
 use retake_store::{Error, Store};
+use retake_types::loop_record::matrix::CellLabels;
 use retake_types::{
     CountedUnit, OutcomeKind, Run, RunId, State, TestDetail, TestResults, TestStatus,
 };
@@ -115,7 +116,7 @@ fn suite(store: &Store, run: &Run, number: u64, out: &mut impl Write) -> Result<
         out,
         "  <testsuite id=\"{number}\" name=\"{}\" package=\"{}\" timestamp=\"{}\" hostname=\"{}\" \
          tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{}\">",
-        escape_xml(run.intent.command()),
+        escape_xml(&name_of_run(run)),
         class_of_run(run),
         started.trim_end_matches('Z'),
         escape_xml(if run.intent.host.is_empty() { "localhost" } else { &run.intent.host }),
@@ -221,7 +222,7 @@ fn properties(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
 fn cases(run: &Run) -> Vec<Case> {
     let itself = || Case {
         class: class_of_run(run),
-        name: run.intent.command().to_owned(),
+        name: name_of_run(run),
         ms: run.outcome.as_ref().map_or(0, |outcome| outcome.duration_ms),
         result: CaseResult::of_run(run),
     };
@@ -270,6 +271,17 @@ fn results_of(run: &Run) -> Option<&TestResults> {
 
 fn class_of_run(run: &Run) -> String {
     format!("retake.{}", run.intent.kind().as_str())
+}
+
+/// The command, and the cell that a run of a matrix belongs to: all cells may have one command.
+fn name_of_run(run: &Run) -> String {
+    let command = run.intent.command();
+    let axes = CellLabels::axes(&run.intent.request.labels);
+    let axes: Vec<String> = axes.map(|(name, value)| format!("{name}={value}")).collect();
+    match axes.is_empty() {
+        true => command.to_owned(),
+        false => format!("{command} [{}]", axes.join(", ")),
+    }
 }
 
 fn write_case(case: &Case, out: &mut impl Write) -> Result<(), Failure> {

@@ -238,6 +238,22 @@ fn junit_exports_name_runs_by_id_and_an_empty_export_is_valid() {
     assert_eq!(sandbox.retake(&["runs", "export", "--failed", "last"]).code, 2);
 }
 
+/// All cells of a matrix may have the same command.
+#[test]
+fn cases_of_a_matrix_name_the_values_of_their_axes() {
+    let sandbox = Sandbox::new();
+    sandbox.file(
+        "matrix.yml",
+        "command: \"exit $AXIS_N\"\niterations: 1\naxes:\n  n: [0, 3]\n  os: [a]\n",
+    );
+    sandbox.retake(&["matrix", "run", "--quiet"]);
+    let mut found = cases(&export(&sandbox, &["--kind", "matrix"]));
+    found.sort();
+    let name = |n: u8| format!("exit $AXIS_N [n={n}, os=a]");
+    let expected = [(name(0), ""), (name(3), "failure")];
+    assert_eq!(found, expected.map(|(name, result)| case("retake.matrix", &name, result)));
+}
+
 /// A failed run never appears as passed because none of its tests failed.
 #[test]
 fn a_failed_run_has_a_failed_case() {
