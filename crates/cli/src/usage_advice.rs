@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 
 /// Options by the command they are typed after (all of these words), and what does the same.
-const OPTIONS: [(&[&str], &str, &str); 8] = [
+const OPTIONS: [(&[&str], &str, &str); 9] = [
     (
         &["exec"],
         "--retries",
@@ -14,6 +14,11 @@ const OPTIONS: [(&[&str], &str, &str); 8] = [
     (&["exec"], "--shard", "`retake matrix run --shard K/N` divides runs over CI jobs"),
     (&["exec"], "--junit", "`retake runs export --format junit last` prints a JUnit report"),
     (&["exec"], "--junitxml", "`retake runs export --format junit last` prints a JUnit report"),
+    (
+        &["queue", "run"],
+        "--no-delay",
+        "`retake agent config defaultDelay 0s` removes the pause between iterations",
+    ),
     (&["runs"], "--format", "--json prints JSON; `retake runs export --format FORMAT` has others"),
     (&["tests"], "--format", "--json prints JSON"),
     (&["runs", "export"], "--output", "it prints to stdout: redirect it, as in `> FILE`"),

@@ -84,7 +84,10 @@ impl Store {
             }
             let line = match read {
                 0 => None,
-                _ => Some(serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?),
+                _ => Some(
+                    serde_json::from_str(&text)
+                        .map_err(|error| bad(format!("it is not a line of an export: {error}")))?,
+                ),
             };
             match line {
                 Some(ExportLine::Output { run, stream, offset, base64 }) => match &mut arriving {
