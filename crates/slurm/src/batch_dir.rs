@@ -7,7 +7,8 @@
 //! requests            the request files of all cells, concatenated
 //! requests.index      the position of each one in it
 //! list/R, job/R       the cells of submission R; its number in the scheduler
-//! started/N.ATTEMPT   cell N began, and on which machine
+//! started/N.ATTEMPT   cell N began, and on which machine: a link to machine/M
+//! machine/M           the name of machine M
 //! result/N            the result of cell N, and of cells that ended soon after it in the same task
 //! done                one byte for each cell: 1 once its result is recorded
 //! late/N.ATTEMPT      results that came after the recorded one
@@ -15,7 +16,8 @@
 //! cancel              the batch is cancelled, and because of which signal
 //! scratch/N.ATTEMPT   a directory for the command of an attempt; .json for its metrics
 //! tmp/                incomplete files
-//! log/R.T             messages of a task's runner; removed if empty
+//! log/R.T             messages of a task's runner, if it had any
+//! log/on.M            messages of runners on machine M that did not get as far as that
 //! ```
 //!
 //! Files of a single cell (`started`, `result`) are removed once its result is recorded: on a network
@@ -93,8 +95,8 @@ pub struct BatchDir {
     dir: PathBuf,
 }
 
-const PARTS: [&str; 9] =
-    ["list", "job", "started", "result", "late", "stopped", "tmp", "log", "scratch"];
+const PARTS: [&str; 10] =
+    ["list", "job", "started", "machine", "result", "late", "stopped", "tmp", "log", "scratch"];
 
 impl BatchDir {
     pub fn at(dir: &Path) -> Self {
@@ -147,6 +149,11 @@ impl BatchDir {
 
     pub fn log(&self, submission: usize, task: usize) -> PathBuf {
         self.dir.join(format!("log/{submission}.{task}"))
+    }
+
+    /// Messages of runners that ended before they knew their task.
+    fn machine_log(&self, machine: &str) -> PathBuf {
+        self.dir.join(format!("log/on.{machine}"))
     }
 
     pub fn list(&self, submission: usize) -> PathBuf {
@@ -354,23 +361,34 @@ impl BatchDir {
     }
 
     /// The last lines of a task's runner, in one line; `None` if it wrote nothing.
-    pub fn runner_log(&self, submission: usize, task: usize) -> Option<String> {
-        let mut file = File::open(self.log(submission, task)).ok()?;
-        let from = file.metadata().ok()?.len().saturating_sub(LOG_QUOTED);
-        file.seek(SeekFrom::Start(from)).ok()?;
-        let mut bytes = Vec::new();
-        file.take(LOG_QUOTED).read_to_end(&mut bytes).ok()?;
-        let text = String::from_utf8_lossy(&bytes);
-        let mut lines = text.lines();
-        if from > 0 {
-            // The first line may be incomplete.
-            lines.next();
-        }
-        let lines: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
-        (!last.is_empty()).then(|| last.join("; "))
+    ///
+    /// A runner on `failed_on` that failed without a message of its own may have ended before it could write
+    /// one, as with a C library that is too old.
+    pub fn runner_log(
+        &self,
+        (submission, task): (usize, usize),
+        failed_on: Option<&str>,
+    ) -> Option<String> {
+        let own = last_lines(&self.log(submission, task));
+        own.or_else(|| last_lines(&self.machine_log(failed_on?)))
     }
 
+    /// Marks that a cell began on this machine.
+    ///
+    /// The mark is a link: making a file takes ext4 longer the more files were removed within the last
+    /// minutes, and marks are removed once the result is recorded. The first cell on a machine makes the file
+    /// that the others link to.
+    pub fn mark_started(&self, cell: usize, attempt: &str, machine: &str) -> Result<(), Error> {
+        let mark = self.started(cell, attempt);
+        let named = self.dir.join("machine").join(machine.replace('/', "_"));
+        if fs::hard_link(&named, &mark).is_ok() {
+            return Ok(());
+        }
+        write_new(&mark, machine.as_bytes())?;
+        // Another cell may have been the first, and a file can have only so many links.
+        _ = fs::hard_link(&mark, &named);
+        Ok(())
+    }
     /// Free space for this user on the batch's file system, in bytes.
     pub fn free_bytes(&self) -> Result<u64, Error> {
         let failed = |error: rustix::io::Errno| Error::io("look at", &self.dir)(error.into());
@@ -405,6 +423,24 @@ impl BatchDir {
         }
         Ok(found)
     }
+}
+
+/// The last lines of a runner's log.
+fn last_lines(log: &Path) -> Option<String> {
+    let mut file = File::open(log).ok()?;
+    let from = file.metadata().ok()?.len().saturating_sub(LOG_QUOTED);
+    file.seek(SeekFrom::Start(from)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(LOG_QUOTED).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines = text.lines();
+    if from > 0 {
+        // The first line may be incomplete.
+        lines.next();
+    }
+    let lines: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+    (!last.is_empty()).then(|| last.join("; "))
 }
 
 /// The names in a directory that are numbers.
@@ -516,15 +552,39 @@ mod tests {
     #[test]
     fn the_end_of_a_runners_log_is_quoted() {
         let (_dir, batch_dir) = BatchDir::for_test();
-        assert_eq!(batch_dir.runner_log(0, 3), None);
+        assert_eq!(batch_dir.runner_log((0, 3), None), None);
         let log = batch_dir.path().join("log/0.3");
         fs::write(&log, "\n").unwrap();
-        assert_eq!(batch_dir.runner_log(0, 3), None);
+        assert_eq!(batch_dir.runner_log((0, 3), None), None);
         fs::write(&log, "one\ntwo\n\nthree\nfour\n").unwrap();
-        assert_eq!(batch_dir.runner_log(0, 3).unwrap(), "two; three; four");
+        assert_eq!(batch_dir.runner_log((0, 3), None).unwrap(), "two; three; four");
         let long = format!("{}\nlast\n", "x".repeat(5000));
         fs::write(&log, long).unwrap();
-        assert_eq!(batch_dir.runner_log(0, 3).unwrap(), "last");
+        assert_eq!(batch_dir.runner_log((0, 3), None).unwrap(), "last");
+        fs::write(batch_dir.path().join("log/on.n1"), "not found\n").unwrap();
+        assert_eq!(batch_dir.runner_log((0, 3), Some("n1")).unwrap(), "last");
+        assert_eq!(batch_dir.runner_log((0, 4), Some("n1")).unwrap(), "not found");
+        assert_eq!(batch_dir.runner_log((0, 4), Some("n2")), None);
+        assert_eq!(batch_dir.runner_log((0, 4), None), None);
+    }
+
+    #[test]
+    fn marks_of_started_cells_share_a_file_and_name_their_machine() {
+        let (_dir, batch_dir) = BatchDir::for_test();
+        for (cell, machine) in [(0, "n.1"), (1, "n.1"), (2, "b/2"), (3, "n.1")] {
+            batch_dir.mark_started(cell, "x", machine).unwrap();
+        }
+        use std::os::unix::fs::MetadataExt;
+        let mut found: Vec<_> = batch_dir.attempts("started").unwrap();
+        found.sort();
+        let read = |(cell, path): &(usize, PathBuf)| (*cell, fs::read_to_string(path).unwrap());
+        let expected = [(0, "n.1"), (1, "n.1"), (2, "b/2"), (3, "n.1")];
+        let expected = expected.map(|(cell, machine)| (cell, machine.to_owned()));
+        assert_eq!(found.iter().map(read).collect::<Vec<_>>(), expected);
+        let links = |cell| fs::metadata(batch_dir.started(cell, "x")).unwrap().nlink();
+        assert_eq!([links(0), links(2)], [4, 2]);
+        // An attempt starts once.
+        assert!(batch_dir.mark_started(0, "x", "n.1").is_err());
     }
 
     #[test]

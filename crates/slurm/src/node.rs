@@ -29,7 +29,7 @@ use retake_types::{
     Disturbance, Intent, Outcome, RanOn, Redacted, RefusalReason, RunId, RunOutcome, StartFailure,
 };
 
-use crate::batch_dir::{BatchDir, write_new};
+use crate::batch_dir::BatchDir;
 use crate::cancellation;
 use crate::cancelled_by::CancelledBy;
 use crate::error::Error;
@@ -82,7 +82,6 @@ impl NodeEnd {
 #[derive(Clone, Debug)]
 pub struct NodeTask {
     batch_dir: BatchDir,
-    log: PathBuf,
     cells: Vec<usize>,
 }
 
@@ -94,7 +93,7 @@ impl NodeTask {
             BatchDir::of_list(&path).ok_or_else(|| Error::NotInBatch(path.clone()))?;
         let cells = batch_dir.read_list(submission)?;
         let cells = cells.into_iter().skip(number.saturating_mul(pack)).take(pack).collect();
-        Ok(Self { log: batch_dir.log(submission, number), batch_dir, cells })
+        Ok(Self { batch_dir, cells })
     }
 }
 
@@ -146,13 +145,6 @@ pub fn execute(task: &NodeTask, words: &NodeWords<'_>) -> io::Result<NodeEnd> {
         note(task.cells.last().copied().unwrap_or_default(), &error);
     }
     drop(keeper);
-    // An empty log file for each task would only be clutter.
-    if end == NodeEnd::AllHaveResults
-        && std::fs::metadata(&task.log).is_ok_and(|log| log.len() == 0)
-    {
-        // The batch may be removed with its last result.
-        _ = std::fs::remove_file(&task.log);
-    }
     Ok(end)
 }
 
@@ -308,7 +300,7 @@ fn execute_one(
         }
     };
     let node = attempt.ran_on.node.clone().unwrap_or_default();
-    write_new(&batch_dir.started(cell, attempt.name()), node.as_bytes())?;
+    batch_dir.mark_started(cell, attempt.name(), &node)?;
     let metrics_file = scratch.as_ref().map(|scratch| scratch.metrics.as_path());
     let measured = metrics_file.zip(metrics.as_ref());
     let mut measure = measured.map(|(file, metrics)| MetricsObserver::new(file, metrics, &cwd));

@@ -130,8 +130,9 @@ pub(crate) fn script(batch_dir: &BatchDir, program: &Path, pack: usize) -> Strin
          \x20 exit {NO_SHARED_DIR}\n\
          }}\n\
          submission=${{SLURM_JOB_NAME##*-}}\n\
-         exec 2>>log/$submission.$SLURM_ARRAY_TASK_ID >&2\n\
-         exec {program} __run-one list/$submission $SLURM_ARRAY_TASK_ID {pack}\n"
+         exec 2>>log/on.$SLURMD_NODENAME >&2\n\
+         exec {program} __run-one list/$submission $SLURM_ARRAY_TASK_ID {pack} \
+         log/$submission.$SLURM_ARRAY_TASK_ID\n"
     )
 }
 
@@ -324,7 +325,7 @@ mod tests {
         batch_dir.create().unwrap();
         assert_eq!(run(), Some(0));
         let arguments = std::fs::read_to_string(&touched).unwrap();
-        assert_eq!(arguments, "__run-one list/3 1 2\n");
+        assert_eq!(arguments, "__run-one list/3 1 2 log/3.1\n");
     }
 
     #[test]

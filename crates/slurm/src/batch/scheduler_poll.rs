@@ -195,7 +195,7 @@ impl Batch {
         if end == Some(JobEnd::DirectoryFull) {
             self.note_full();
         }
-        let end = end.map(|end| self.with_runner_log(end, task));
+        let end = end.map(|end| self.with_runner_log(end, task, row));
         let cell = &mut self.cells[at];
         let history = CellHistory {
             started: cell.started,
@@ -216,8 +216,9 @@ impl Batch {
     }
 
     /// The end of a task, with the messages of its runner.
-    fn with_runner_log(&self, end: JobEnd, (submission, task): (usize, usize)) -> JobEnd {
-        match (end, self.batch_dir.runner_log(submission, task)) {
+    fn with_runner_log(&self, end: JobEnd, task: (usize, usize), row: Option<&TaskRow>) -> JobEnd {
+        let failed_on = row.filter(|row| row.status != 0).and_then(|row| row.node.as_deref());
+        match (end, self.batch_dir.runner_log(task, failed_on)) {
             (JobEnd::Lost { why }, Some(said)) => JobEnd::Lost { why: format!("{why}: {said}") },
             (end, _) => end,
         }
