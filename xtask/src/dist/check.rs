@@ -77,6 +77,8 @@ fn install() -> Result<(), String> {
 }
 
 /// Installs a package in a separate system, tries it as an ordinary user, and removes it.
+///
+/// The user exists before the files are listed: making one leaves backups of lists of users.
 fn in_root(
     release: &Release,
     place: &Path,
@@ -114,11 +116,10 @@ fn in_root(
     let script = format!(
         "set -e
         mount -t proc proc /proc
-        {install}
         useradd --create-home someone
+        {install}
         cd /home/someone
         setpriv --reuid=someone --regid=someone --clear-groups env -i HOME=/home/someone PATH=/usr/bin:/bin sh -ec '{TRY}'
-        userdel --remove someone 2> /dev/null
         {uninstall}
         "
     );

@@ -151,6 +151,7 @@ const NEAR: usize = 8;
 /// the search itself, so it is found here.
 #[inline]
 pub(crate) fn next_backslash(bytes: &[u8], from: usize) -> Option<usize> {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "only advanced below"))]
     let mut at = from;
     #[cfg(target_arch = "x86_64")]
     for _ in 0..NEAR {
