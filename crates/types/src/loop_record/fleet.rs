@@ -41,6 +41,10 @@ pub struct FleetLoopPlan {
     /// Patterns of ignored files to copy into the trees, besides those of `.worktreeinclude`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub include: Vec<String>,
+    /// Directories of the project, below the top of the repository, that a sandbox shows in every
+    /// tree: they are the user's own, and no part of a result.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<OsText>,
     /// The worktree of the fleet, as git names it; empty in the main one.
     #[serde(default)]
     pub worktree: String,
@@ -316,6 +320,7 @@ mod tests {
             include: vec!["target".into()],
             worktree: String::new(),
             options: vec!["--sandbox".into()],
+            shared: vec![OsText::from(std::ffi::OsStr::new(".agent"))],
         }
     }
 
