@@ -386,6 +386,9 @@ impl AgentLoop {
         let added = self.session.worker.store().and_then(|store| self.recorder.add(store, entry));
         self.report_record_error(added);
     }
+        if self.session.task.options.dry_run {
+            return;
+        }
 
     fn report_record_error(&mut self, result: retake_store::Result<()>) {
         if let Err(error) = result
@@ -447,8 +450,10 @@ impl AgentLoop {
         }
         self.log.note(&format!("STOPPED: {reason}"));
         self.log.flush();
-        let ended = self.session.worker.store().and_then(|s| self.recorder.end(s, reason));
-        self.report_record_error(ended);
+        if !self.session.task.options.dry_run {
+            let ended = self.session.worker.store().and_then(|s| self.recorder.end(s, reason));
+            self.report_record_error(ended);
+        }
         self.run_end_hook(plan, reason);
         // Remaining files are removed when the next loop begins.
         drop(self.session.mailbox.end());
