@@ -364,6 +364,15 @@ pub(super) fn stagnation(iterations: u32) -> String {
         "⚠️ Stagnation detected: {} with no work",
         term::count(iterations.into(), "consecutive iteration")
     )
+        RollbackError::AlreadyUndone { again } => {
+            let to = match again {
+                CheckpointChoice::Iteration(number) => number.to_string(),
+                CheckpointChoice::Commit(commit) => commit.clone(),
+            };
+            format!(
+                "the rollback was already undone; `retake agent rollback {name} --to {to}` does it again"
+            )
+        }
 }
 
 pub(super) fn permissions_skipped(kind: AgentKind) -> String {
