@@ -4,7 +4,7 @@ use retake_agent::adapters::AgentKind;
 use retake_agent::checkpoint::CheckpointChoice;
 use retake_agent::driver::git_checkpoints::CheckpointError;
 use retake_agent::driver::rollback::RollbackError;
-use retake_agent::driver::{ReportError, StartError, TaskError};
+use retake_agent::driver::{ReportError, StartError, StoppedLoop, TaskError};
 use retake_agent::plan::{AgentRole, AgentStopReason};
 use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
 use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
@@ -148,6 +148,26 @@ pub(super) fn stop_reason(reason: AgentStopReason) -> &'static str {
     }
 }
 
+/// The same with what the loop itself knows.
+pub(super) fn why_stopped(stopped: &StoppedLoop<'_>) -> String {
+    match stopped.reason {
+        AgentStopReason::Failed if stopped.failures > 1 => {
+            format!("{} failed in a row", term::count(stopped.failures.into(), "iteration"))
+        }
+        AgentStopReason::VerifyFailed if stopped.gate_cannot_run => {
+            "the verification command cannot be run".to_owned()
+        }
+        reason => stop_reason(reason).to_owned(),
+    }
+}
+
+pub(super) fn verification_failed(cannot_run: bool) -> &'static str {
+    match cannot_run {
+        true => "⚠️ The verification command cannot be run, which the agent cannot change",
+        false => "⚠️ Verification failed: the task is not accepted as complete",
+    }
+}
+
 pub(super) const DRY_RUN: &str =
     "Dry run: a mock agent works on a copy of the workspace, and nothing is recorded";
 
@@ -262,7 +282,14 @@ pub(super) fn continue_with(name: &Name, options: &[String]) -> String {
     format!("→ Continue: {}", run_again(name.as_str(), options))
 }
 
-/// The last run of a task was protected, and this one is not.
+/// The same after a gate that cannot be run.
+pub(super) fn correct_gate(name: &Name, options: &[String]) -> String {
+    let command = run_again(name.as_str(), options);
+    format!("→ Correct the verification command, then continue: {command}")
+}
+
+/// The last run of a task was protected, and this one is not. `options` are those of the last run, and
+/// `typed` is the current command line of `run`, if this is one.
 pub(super) fn protections_dropped(
     (sandbox, verification): (bool, bool),
     name: &Name,

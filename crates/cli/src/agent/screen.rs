@@ -214,9 +214,13 @@ impl AgentScreen {
                 if other == AgentStopReason::VerifyFailed {
                     self.error(messages::not_accepted());
                 }
-                self.message(&format!("Stopped: {}", messages::stop_reason(other)));
+                self.message(&format!("Stopped: {}", messages::why_stopped(stopped)));
                 if self.agent.is_none() {
-                    self.message(&messages::continue_with(stopped.workspace, stopped.options));
+                    let StoppedLoop { workspace, options, gate_cannot_run, .. } = stopped;
+                    self.message(&match gate_cannot_run {
+                        true => messages::correct_gate(workspace, options),
+                        false => messages::continue_with(workspace, options),
+                    });
                 }
             }
         }
@@ -277,7 +281,8 @@ impl AgentDisplay for AgentScreen {
             AgentEvent::VerificationStarted => self.message("Verifying completion..."),
             AgentEvent::VerificationPassed => self.message("✓ Verification passed"),
             AgentEvent::VerificationFailed { refusal } => {
-                self.message("⚠️ Verification failed: the task is not accepted as complete");
+                let cannot_run = refusal.is_some_and(|refusal| refusal.cannot_run);
+                self.message(messages::verification_failed(cannot_run));
                 if let Some(refusal) = refusal {
                     self.message(&format!("  {}", refusal.why));
                     self.message(&messages::see_output(refusal.run));
