@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
             Continuation::Caller(exit) => return Ok(exit),
         }
     }
-    let screen = AgentScreen::new(level, process);
+    let screen = AgentScreen::of_run(level, process);
     let open = |place: &AgentPlace<'_>| open(place, args, &options, project);
     let front = FleetFrontEnd {
         event: &|event| screen.fleet(&event),
@@ -244,7 +244,7 @@ fn namespace(confined: &SandboxRequest) -> Result<MountNamespace, WhyClones> {
     entered.map_err(|error| match confined.is_on() {
         false if error.raw_os_error() == Some(libc::EPERM) => WhyClones::NotConfined,
         _ => WhyClones::NoNamespace(error),
-    }))
+    })
 }
 
 fn texts(options: &TaskOptions) -> std::collections::BTreeMap<String, Value> {

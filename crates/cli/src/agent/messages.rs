@@ -11,7 +11,7 @@ use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
 use retake_engine::quote;
 use retake_types::RunId;
 
-use super::run_command::{run_again, run_longer};
+use super::run_command::{run_again, run_longer, run_protected};
 use crate::{term, words};
 
 /// Settings that `run` has a flag for: the key's path and the flag.
@@ -294,6 +294,7 @@ pub(super) fn protections_dropped(
     (sandbox, verification): (bool, bool),
     name: &Name,
     options: &[String],
+    typed: Option<&[String]>,
 ) -> String {
     let mut lines = Vec::new();
     if sandbox {
@@ -309,10 +310,11 @@ pub(super) fn protections_dropped(
         ));
     }
     if !options.is_empty() {
-        lines.push(format!(
-            "→ With the options of the last run: {}",
-            run_again(name.as_str(), options)
-        ));
+        let command = match typed {
+            Some(typed) => run_protected(typed, options, sandbox),
+            None => run_again(name.as_str(), options),
+        };
+        lines.push(format!("→ With the options of the last run: {command}"));
     }
     lines.join("\n")
 }
@@ -362,6 +364,15 @@ pub(super) fn rollback_error(error: &RollbackError, name: &Name) -> String {
             format!("{}; choose from {known}", no_such_checkpoint(name, choice))
         }
         RollbackError::NothingToUndo => format!("{name} was not rolled back"),
+        RollbackError::AlreadyUndone { again } => {
+            let to = match again {
+                CheckpointChoice::Iteration(number) => number.to_string(),
+                CheckpointChoice::Commit(commit) => commit.clone(),
+            };
+            format!(
+                "the rollback was already undone; `retake agent rollback {name} --to {to}` does it again"
+            )
+        }
         RollbackError::NothingToFinish => {
             format!("choose a checkpoint with --to; `retake agent checkpoints {name}` lists them")
         }
@@ -391,15 +402,6 @@ pub(super) fn stagnation(iterations: u32) -> String {
         "⚠️ Stagnation detected: {} with no work",
         term::count(iterations.into(), "consecutive iteration")
     )
-        RollbackError::AlreadyUndone { again } => {
-            let to = match again {
-                CheckpointChoice::Iteration(number) => number.to_string(),
-                CheckpointChoice::Commit(commit) => commit.clone(),
-            };
-            format!(
-                "the rollback was already undone; `retake agent rollback {name} --to {to}` does it again"
-            )
-        }
 }
 
 pub(super) fn permissions_skipped(kind: AgentKind) -> String {
