@@ -179,7 +179,7 @@ fn list(json: bool, last: &RecordedFleet, store: &Store) -> Result<Exit, Failure
     }
     let mut text = table(&rows).render(term::width(), Palette::of_stdout());
     if last.is_open() && !running {
-        text += &format!("\nits retake process died; {}\n", fleet_messages::unfinished(&last.plan));
+        text += &format!("\n{}\n", fleet_messages::ended_early(last));
     }
     term::page(&text)?;
     Ok(Exit::OK)

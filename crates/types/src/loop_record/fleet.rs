@@ -277,6 +277,8 @@ pub enum FleetEntry {
     },
     /// Another process continues the fleet.
     Resumed,
+    /// A signal ended the process, which had put everything in order.
+    Interrupted,
 }
 
 /// How the loop of an agent ended.
@@ -362,6 +364,7 @@ mod tests {
             FleetEntry::TreeKept { agent: 0, why: text() },
             FleetEntry::Overlap { agents: [0, 1], paths: vec![text()] },
             FleetEntry::Resumed,
+            FleetEntry::Interrupted,
         ] {
             let body = serde_json::to_string(&entry).unwrap();
             assert_eq!(FleetEntry::parse(&body), Some(entry));
