@@ -203,7 +203,9 @@ fn table(rows: &[AgentOverview]) -> Table<'static> {
         };
         let overlaps: Vec<&str> = row.overlaps.iter().map(|other| other.agent.as_str()).collect();
         let why = row.why.as_deref().and_then(|why| why.lines().last());
-        let failed = row.state == FleetOutcome::AgentFailed.as_str();
+        let failed = [FleetOutcome::AgentFailed, FleetOutcome::VerifyFailed]
+            .iter()
+            .any(|outcome| row.state == outcome.as_str());
         let reason = row.stop_reason.as_deref().filter(|_| failed);
         let reason = reason.and_then(|reason| reason.parse::<AgentStopReason>().ok());
         let why = why.or(reason.map(messages::stop_reason));

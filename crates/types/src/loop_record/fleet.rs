@@ -134,7 +134,7 @@ pub enum FleetOutcome {
     Merged,
     /// It conflicts with the work of other agents.
     Conflict,
-    /// Verification failed after it was merged with the work of others.
+    /// Verification failed: of its own result, or after that was merged with the work of others.
     VerifyFailed,
     /// It changed nothing.
     NoChange,
@@ -320,9 +320,9 @@ mod tests {
             directory: OsText::from(std::ffi::OsStr::new("/d")),
             layered: true,
             include: vec!["target".into()],
+            shared: vec![OsText::from(std::ffi::OsStr::new(".agent"))],
             worktree: String::new(),
             options: vec!["--sandbox".into()],
-            shared: vec![OsText::from(std::ffi::OsStr::new(".agent"))],
         }
     }
 
