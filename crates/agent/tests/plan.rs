@@ -507,6 +507,17 @@ fn a_gate_that_could_not_be_asked_refuses_nothing() {
 }
 
 #[test]
+fn a_gate_that_cannot_be_run_ends_the_loop_whatever_is_left() {
+    let mut plan = at_its_gate(Rules { max_failures: 0, ..gated(5) });
+    plan.cannot_verify();
+    assert_eq!(plan.stopped(), Some(AgentStopReason::VerifyFailed));
+    // Only the gate can end it in this way.
+    let mut plan = AgentPlan::new(gated(5), 0);
+    plan.cannot_verify();
+    assert_eq!(plan.stopped(), None);
+}
+
+#[test]
 fn a_gate_that_never_answers_is_a_failure() {
     let few = Backoff { tries: 2, ..Backoff::default() };
     let mut plan = at_its_gate(Rules { backoff: few, ..gated(1) });

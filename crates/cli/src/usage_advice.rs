@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 
 /// Options by the command they are typed after (all of these words), and what does the same.
-const OPTIONS: [(&[&str], &str, &str); 9] = [
+const OPTIONS: [(&[&str], &str, &str); 10] = [
     (
         &["exec"],
         "--retries",
@@ -23,6 +23,11 @@ const OPTIONS: [(&[&str], &str, &str); 9] = [
     (&["tests"], "--format", "--json prints JSON"),
     (&["runs", "export"], "--output", "it prints to stdout: redirect it, as in `> FILE`"),
     (&["runs", "export"], "-o", "it prints to stdout: redirect it, as in `> FILE`"),
+    (
+        &["agent"],
+        "--timeout",
+        "`retake agent config timeout TIME` sets the timeout of an iteration; `--max-time` limits the loop",
+    ),
 ];
 
 /// An unknown option. `is_exec` is whether it was typed after `retake exec`.

@@ -64,6 +64,8 @@ pub(super) struct AgentLoopState {
     pub(super) gate_output: Option<String>,
     /// The iteration after which the verification command passed.
     pub(super) command_passed: Option<u32>,
+    /// The verification command was not found, or is not executable.
+    pub(super) gate_cannot_run: bool,
     /// An iteration to retry, whose post hook has not run.
     pub(super) postponed: Option<Iteration>,
     /// The agent that worked last.
@@ -148,6 +150,7 @@ pub fn run(mut session: AgentSession, rules: Rules) -> Result<FinishedLoop, Star
         since: Marks::take(&session.task.workspace.status_paths()),
         gate_output: loops.last_mut().and_then(|last| last.gate_output.take()),
         command_passed: None,
+        gate_cannot_run: false,
         postponed: None,
         agent: AgentRole::First,
         wait: WaitDisplay::default(),
@@ -383,6 +386,9 @@ impl AgentLoop {
     }
 
     pub(super) fn record(&mut self, entry: &AgentEntry) {
+        if self.session.task.options.dry_run {
+            return;
+        }
         let added = self.session.worker.store().and_then(|store| self.recorder.add(store, entry));
         self.report_record_error(added);
     }
@@ -423,6 +429,8 @@ impl AgentLoop {
             iterations,
             max_iterations: plan.rules().max_iterations,
             idle: plan.idle(),
+            failures: plan.failures(),
+            gate_cannot_run: self.state.gate_cannot_run,
             options: &self.session.task.repeated_options,
         }));
         match reason {
@@ -447,8 +455,10 @@ impl AgentLoop {
         }
         self.log.note(&format!("STOPPED: {reason}"));
         self.log.flush();
-        let ended = self.session.worker.store().and_then(|s| self.recorder.end(s, reason));
-        self.report_record_error(ended);
+        if !self.session.task.options.dry_run {
+            let ended = self.session.worker.store().and_then(|s| self.recorder.end(s, reason));
+            self.report_record_error(ended);
+        }
         self.run_end_hook(plan, reason);
         // Remaining files are removed when the next loop begins.
         drop(self.session.mailbox.end());

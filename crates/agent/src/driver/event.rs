@@ -134,6 +134,8 @@ pub struct GateRefusal {
     /// The command, how it ended, and its last line, in one line.
     pub why: String,
     pub run: RunId,
+    /// It was not found or is not executable (exit code 127 or 126), which the agent cannot change.
+    pub cannot_run: bool,
 }
 
 /// A finished loop.
@@ -146,6 +148,10 @@ pub struct StoppedLoop<'a> {
     pub max_iterations: u32,
     /// Consecutive iterations without work.
     pub idle: u32,
+    /// Consecutive failed iterations.
+    pub failures: u32,
+    /// Whether the command of verification cannot be run.
+    pub gate_cannot_run: bool,
     /// The options to repeat when the task is run again.
     pub options: &'a [String],
 }

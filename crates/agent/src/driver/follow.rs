@@ -48,6 +48,8 @@ pub struct LoopFollower<'a> {
     iterations: u32,
     /// Consecutive iterations in which the agent reported no work.
     idle: u32,
+    /// Consecutive failed iterations.
+    failures: u32,
     spent: Spent,
     current: Option<CurrentIteration>,
     waiting: Option<(WaitCause, Timestamp)>,
@@ -90,6 +92,7 @@ impl<'a> LoopFollower<'a> {
             past: Vec::new(),
             iterations: 0,
             idle: 0,
+            failures: 0,
             spent: Spent::default(),
             current: None,
             waiting: None,
@@ -138,6 +141,9 @@ impl<'a> LoopFollower<'a> {
                 iterations: self.iterations,
                 max_iterations: self.plan.as_ref().map_or(0, |plan| plan.max_iterations),
                 idle: self.idle,
+                failures: self.failures,
+                // The record does not say so.
+                gate_cannot_run: false,
                 options: self.plan.as_ref().map_or(&[], |plan| &plan.options),
             }));
             return Ok(Followed::Stopped(reason));
@@ -250,6 +256,11 @@ impl<'a> LoopFollower<'a> {
         self.current = None;
         self.iterations += 1;
         self.idle = if iteration.facts.worked == Some(false) { self.idle + 1 } else { 0 };
+        match iteration.status {
+            IterationStatus::Completed => self.failures = 0,
+            IterationStatus::Failed | IterationStatus::TimedOut => self.failures += 1,
+            _ => {}
+        }
         self.spent.add(iteration.spent());
         let Some(display) = display else {
             if self.past.len() == EARLIER {

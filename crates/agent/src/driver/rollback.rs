@@ -27,6 +27,9 @@ pub enum RollbackError {
     NoSuch { choice: CheckpointChoice, known: String },
     #[error("no rollback can be undone")]
     NothingToUndo,
+    /// The last rollback was an undo; this repeats the undone one.
+    #[error("the rollback was already undone")]
+    AlreadyUndone { again: CheckpointChoice },
     #[error("no rollback was interrupted")]
     NothingToFinish,
     #[error("{}: {error}", .path.display())]
@@ -56,6 +59,9 @@ pub struct JournalEntry {
     /// The target of an undo: the files before the first of consecutive interrupted rollbacks.
     undo: Checkpoint,
     done: bool,
+    /// The target of the rollback that this one undoes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    undoes: Option<Checkpoint>,
 }
 
 /// The rollbacks of one workspace, oldest first.
@@ -94,6 +100,14 @@ impl RollbackJournal {
             .map_err(|error| RollbackError::Journal { path: self.path.clone(), error })
     }
 
+    /// All checkpoints to choose from, oldest first.
+    fn all(&self, recorded: &[KeptCheckpoint]) -> Vec<Checkpoint> {
+        let mut all: Vec<KeptCheckpoint> = recorded.to_vec();
+        all.extend(self.checkpoints());
+        all.sort_by_key(|kept| kept.at);
+        all.into_iter().map(|kept| kept.checkpoint).collect()
+    }
+
     fn target(
         &self,
         goal: &RollbackGoal,
@@ -102,17 +116,20 @@ impl RollbackJournal {
         match goal {
             RollbackGoal::Undo => {
                 let last = self.entries.last().ok_or(RollbackError::NothingToUndo)?;
-                Ok(last.undo.clone())
+                match &last.undoes {
+                    // An interrupted one can be reverted.
+                    Some(target) if last.done => Err(RollbackError::AlreadyUndone {
+                        again: choice_of(target, &self.all(recorded)),
+                    }),
+                    _ => Ok(last.undo.clone()),
+                }
             }
             RollbackGoal::Finish => {
                 let last = self.interrupted().ok_or(RollbackError::NothingToFinish)?;
                 Ok(last.target.clone())
             }
             RollbackGoal::To(choice) => {
-                let mut all: Vec<KeptCheckpoint> = recorded.to_vec();
-                all.extend(self.checkpoints());
-                all.sort_by_key(|kept| kept.at);
-                let all: Vec<Checkpoint> = all.into_iter().map(|kept| kept.checkpoint).collect();
+                let all = self.all(recorded);
                 if all.is_empty() {
                     return Err(RollbackError::NoCheckpoints);
                 }
@@ -136,12 +153,24 @@ impl RollbackJournal {
         let at = Timestamp::now();
         let maker = format!("rollback-{}", at.as_microsecond());
         let before = git.keep_before(owner, &maker, &target)?;
-        // An undo must not lead to a partial rollback.
-        let undo = match self.interrupted() {
-            Some(interrupted) => interrupted.undo.clone(),
-            None => before.clone(),
+        let interrupted = self.interrupted();
+        // Back to the files of the rollback, which can then be undone.
+        let reverted =
+            interrupted.filter(|last| last.undoes.is_some() && matches!(goal, RollbackGoal::Undo));
+        let undo = match (reverted, interrupted) {
+            (Some(reverted), _) => reverted.target.clone(),
+            // An undo must not lead to a partial rollback.
+            (None, Some(interrupted)) => interrupted.undo.clone(),
+            (None, None) => before.clone(),
         };
-        let entry = JournalEntry { at, before, target, undo, done: false };
+        let undoes = match goal {
+            RollbackGoal::Undo if reverted.is_none() => {
+                self.entries.last().map(|last| last.target.clone())
+            }
+            RollbackGoal::Finish => interrupted.and_then(|last| last.undoes.clone()),
+            _ => None,
+        };
+        let entry = JournalEntry { at, before, target, undo, done: false, undoes };
         self.entries.push(entry.clone());
         let excess = self.entries.len().saturating_sub(REMEMBERED);
         self.entries.drain(..excess);
@@ -152,6 +181,15 @@ impl RollbackJournal {
         }
         self.save()?;
         Ok(entry)
+    }
+}
+
+/// Selects a checkpoint by its number, unless that selects another one.
+fn choice_of(checkpoint: &Checkpoint, all: &[Checkpoint]) -> CheckpointChoice {
+    let number = CheckpointChoice::Iteration(checkpoint.number);
+    match number.find(all) == Some(checkpoint) {
+        true => number,
+        false => CheckpointChoice::Commit(checkpoint.commit.clone()),
     }
 }
 

@@ -103,6 +103,8 @@ impl AgentSession {
         context: &Arc<RunContext>,
         display: Arc<dyn AgentDisplay>,
     ) -> Result<Self, StartError> {
+        let unrecorded = task.options.dry_run.then(|| unrecorded(context));
+        let context = unrecorded.as_ref().unwrap_or(context);
         // Starts the keeper before any lock is taken and any thread runs.
         let worker = Worker::single(KeeperSession::Own, context).map_err(StartError::NoProcess)?;
         Self::start_on(worker, task, command, display)
@@ -137,6 +139,10 @@ impl AgentSession {
     /// All recorded loops of the workspace, oldest first. A record that cannot be opened is
     /// reported and counts as empty.
     pub(super) fn recorded_loops(&mut self) -> retake_store::Result<Vec<RecordedLoop>> {
+        // Opening the record would create it.
+        if self.task.options.dry_run {
+            return Ok(Vec::new());
+        }
         match self.worker.store() {
             Ok(store) => recorded_loop::read(store, &self.task.workspace, &self.task.metadata),
             Err(error) => {
@@ -234,6 +240,13 @@ impl AgentSession {
     pub fn end(self) -> EndedWorker {
         self.worker.end()
     }
+}
+
+/// The context of a dry run, which records nothing.
+fn unrecorded(context: &Arc<RunContext>) -> Arc<RunContext> {
+    let mut context = RunContext::clone(context);
+    context.execution.audit.enabled = false;
+    Arc::new(context)
 }
 
 /// Checks that the agents can be started.

@@ -55,6 +55,8 @@ pub(super) enum StepReport {
     Verified {
         passed: bool,
     },
+    /// The command of verification cannot be run.
+    CannotVerify,
     /// Verification gave no result.
     Unverified(IterationOutcome),
     /// A signal interrupted the step; the plan ends when it is asked next.
@@ -144,6 +146,7 @@ impl LoopPlan for SteeredPlan {
         match report {
             StepReport::Iteration(report) => self.plan.done(report, now),
             StepReport::Verified { passed } => self.plan.verified(passed, now),
+            StepReport::CannotVerify => self.plan.cannot_verify(),
             StepReport::Unverified(outcome) => self.plan.unverified(outcome, now),
             StepReport::Interrupted => {}
         }

@@ -91,6 +91,7 @@ impl AgentLoop {
         let passed = refusal.is_none();
         let (refusal, by_command) = refusal.unzip();
         let by_command = by_command.flatten();
+        let cannot_run = by_command.as_ref().is_some_and(|refusal| refusal.cannot_run);
         let said = refusal.as_deref().map(|text| self.session.clean(text));
         self.record(&AgentEntry::Verified { number, passed, said, spent });
         remember(&self.session, if passed { Judgement::Pass } else { Judgement::Fail });
@@ -102,6 +103,10 @@ impl AgentLoop {
             let name = self.session.task.workspace.name().as_str();
             let notification = Notification::verification(name, passed, refusal.as_deref());
             self.notifier.notify(notification);
+        }
+        if cannot_run {
+            self.state.gate_cannot_run = true;
+            return StepReport::CannotVerify;
         }
         self.state.gate_output = refusal;
         if !passed && plan.continues_after_refusal(plan.now()) {
@@ -164,7 +169,9 @@ impl AgentLoop {
                 self.session.display.detail(&format!("{text}\n"));
                 let why = self.session.clean(&refusal_line(command, &finished));
                 let run = finished.run.intent.id();
-                Some((text, Some(GateRefusal { why, run })))
+                // As a shell reports a program that is not executable or not found.
+                let cannot_run = matches!(finished.outcome.exit_code(), Some(126 | 127));
+                Some((text, Some(GateRefusal { why, run, cannot_run })))
             }
             Err(error) => Some((format!("$ {command}\n{error}"), None)),
         }

@@ -245,7 +245,7 @@ impl Fleet<'_> {
         let prefix = self.prefix(agent);
         let mut git = FleetGit::new(worker, self.main);
         let base = &self.prepared.plan.base;
-        let work = match git.collect(tree, base, (&prefix, &message)) {
+        let work = match git.collect(tree, &self.prepared.plan, (&prefix, &message)) {
             Ok(work) => work,
             Err(error @ FleetGitError::Cancelled(_)) => return Err(error.into()),
             Err(error) => {

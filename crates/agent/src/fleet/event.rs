@@ -17,8 +17,9 @@ use crate::queue::{QueueStopReason, TaskReport};
 
 #[derive(Debug)]
 pub enum FleetEvent<'a> {
-    /// The fleet continues after its process died; with what it had used by then.
+    /// The fleet continues after its process died or was interrupted; with what it had used by then.
     Continued {
+        interrupted: bool,
         spent: Spent,
         time: Duration,
     },

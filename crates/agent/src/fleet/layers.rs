@@ -11,9 +11,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use retake_runner::scratch_dir;
+use retake_types::loop_record::fleet::FleetLoopPlan;
 
 use super::git::{FleetGit, FleetGitError, GitCall, at, gone};
 use super::mounts::{self, MountNamespace};
+use super::shared;
 use super::tree::{TreeMark, TreeStays, index_of, mount_points, move_and_remove, worker_in};
 
 /// The places of the parts of a fleet's trees. Names of agents do not begin with a dot.
@@ -178,14 +180,14 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 impl FleetGit<'_> {
-    /// Creates the copy of the base below all layers, if missing, with the ignored files that match
-    /// the patterns.
+    /// Creates the copy of the base below all layers, if missing, with the ignored files that the
+    /// plan includes.
     pub(super) fn ensure_base(
         &mut self,
         layers: &Layers,
-        commit: &str,
-        patterns: &[String],
+        plan: &FleetLoopPlan,
     ) -> Result<(), FleetGitError> {
+        let commit = plan.base.as_str();
         let common = self.main.common.clone();
         layers.mount_objects(&common)?;
         let (base, index) = (layers.base(), layers.base_index());
@@ -207,7 +209,8 @@ impl FleetGit<'_> {
         self.name_submodules(&template.join(".git"), commit)?;
         let objects = template.join(".git/objects");
         self.borrow_from(&objects, &layers.borrowed().join("objects"))?;
-        if self.copy_included(&base, patterns, &layers.directory)? > 0 {
+        shared::exclude(&template.join(".git"), &plan.shared)?;
+        if self.copy_included(&base, &plan.include, &layers.directory)? > 0 {
             self.keep_times(&base, commit, &staged)?;
         }
         fs::rename(&staged, &index).map_err(at(&index))

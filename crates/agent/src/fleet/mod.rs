@@ -21,6 +21,7 @@ mod record;
 mod result;
 mod run;
 mod setup;
+mod shared;
 mod slot;
 mod stale_lock;
 mod submodules;

@@ -314,6 +314,9 @@ impl FleetPlan {
         }
         match (end, report.changed) {
             (_, None) => self.settle(agent, FleetOutcome::AgentFailed),
+            (TaskEnd::Stopped { reason: AgentStopReason::VerifyFailed, .. }, _) => {
+                self.settle(agent, FleetOutcome::VerifyFailed);
+            }
             (end, _) if end.failed() => self.settle(agent, FleetOutcome::AgentFailed),
             (_, Some(false)) => self.settle(agent, FleetOutcome::NoChange),
             (end, Some(true)) if end.completed() && self.winner.is_none() => {

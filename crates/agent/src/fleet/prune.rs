@@ -116,7 +116,7 @@ pub fn prune(
         trees.show(&left.tree, &main)?;
         let prefix = format!("refs/retake/fleet/{}/{}/", left.fleet, left.agent);
         let message = format!("Uncommitted work of agent {}", left.agent);
-        let work = match git.collect(&left.tree, &left.plan.base, (&prefix, &message)) {
+        let work = match git.collect(&left.tree, &left.plan, (&prefix, &message)) {
             Ok(work) => work,
             Err(error @ FleetGitError::Cancelled(_)) => return Err(error.into()),
             Err(error) => return Ok(Some(error.to_string())),

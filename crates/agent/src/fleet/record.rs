@@ -58,6 +58,8 @@ pub struct RecordedFleet {
     pub agents: Vec<RecordedAgent>,
     /// Pairs of agents that changed the same files.
     pub overlaps: Vec<([u32; 2], Vec<String>)>,
+    /// Whether a signal ended its last process in an orderly way; otherwise that died.
+    pub interrupted: bool,
     collected: u32,
 }
 
@@ -82,7 +84,8 @@ impl RecordedFleet {
         let Some(plan) = FleetLoopPlan::parse(&record.plan) else { return Ok(None) };
         let agent = RecordedAgent { attempt: 1, ..RecordedAgent::default() };
         let agents = vec![agent; plan.agents.len()];
-        let mut fleet = Self { record, plan, agents, overlaps: Vec::new(), collected: 0 };
+        let mut fleet =
+            Self { record, plan, agents, overlaps: Vec::new(), interrupted: false, collected: 0 };
         let mut after = 0;
         loop {
             let entries = store.loop_entries(fleet.record.id, after, PAGE)?;
@@ -124,8 +127,9 @@ impl RecordedFleet {
             | FleetEntry::RemovingTree { agent }
             | FleetEntry::TreeRemoved { agent }
             | FleetEntry::TreeKept { agent, .. } => *agent as usize,
-            FleetEntry::Overlap { .. } | FleetEntry::Resumed => 0,
+            FleetEntry::Overlap { .. } | FleetEntry::Resumed | FleetEntry::Interrupted => 0,
         };
+        self.interrupted = entry == FleetEntry::Interrupted;
         if let FleetEntry::Overlap { agents, paths } = entry {
             match self.overlaps.iter_mut().find(|(known, _)| *known == agents) {
                 Some((_, known)) => *known = paths,
@@ -172,7 +176,10 @@ impl RecordedFleet {
             FleetEntry::TreeRemoved { .. } => agent.tree_removed = true,
             FleetEntry::TreeKept { why, .. } => agent.tree_kept = Some(why),
             FleetEntry::MovingBranch { branch, .. } => agent.moving = Some(branch),
-            FleetEntry::RemovingTree { .. } | FleetEntry::Overlap { .. } | FleetEntry::Resumed => {}
+            FleetEntry::RemovingTree { .. }
+            | FleetEntry::Overlap { .. }
+            | FleetEntry::Resumed
+            | FleetEntry::Interrupted => {}
         }
     }
 

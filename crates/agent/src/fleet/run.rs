@@ -198,7 +198,11 @@ pub fn run(
     let watch = fleet.watch_signals();
     let plan = match &prepared.recorded {
         Some(recorded) => {
-            (front.event)(FleetEvent::Continued { spent, time: before });
+            (front.event)(FleetEvent::Continued {
+                interrupted: recorded.interrupted,
+                spent,
+                time: before,
+            });
             recorded.resume(spent)
         }
         None => FleetPlan::new(rules, prepared.plan.best_of, prepared.plan.agents.len(), spent),
@@ -520,9 +524,12 @@ impl Fleet<'_> {
             _ => None,
         };
         let spent = plan.spent();
-        if !interrupted {
-            self.remove_directory(&states);
-            self.recorder.finish(stop_word(reason))?;
+        match interrupted {
+            true => self.record(&FleetEntry::Interrupted)?,
+            false => {
+                self.remove_directory(&states);
+                self.recorder.finish(stop_word(reason))?;
+            }
         }
         let (best_of, chosen) = (self.prepared.plan.best_of, plan.winner().is_some());
         Ok(FinishedFleet {

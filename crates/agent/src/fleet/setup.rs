@@ -84,6 +84,8 @@ pub struct FleetRequest {
     pub rules: FleetRules,
     /// Patterns of ignored files to copy into the trees.
     pub include: Vec<String>,
+    /// Directories of the project that a sandbox shows in trees that are layers.
+    pub shared: Vec<PathBuf>,
     /// The further options to repeat when the run is continued.
     pub options: Vec<String>,
     /// The mount namespace of this process, or why it has none.
@@ -240,6 +242,9 @@ pub fn prepare(
         Ok(namespace) => (Some(namespace), None),
         Err(why) => (None, Some(why)),
     };
+    let shared = request.shared.iter().filter(|_| namespace.is_some());
+    let shared = shared.filter_map(|path| path.strip_prefix(&main.top).ok());
+    let shared = shared.map(|path| OsText::from(path.as_os_str())).collect();
     let plan = FleetLoopPlan {
         agents: request.agents,
         base,
@@ -251,6 +256,7 @@ pub fn prepare(
         directory: OsText::from(directory.as_os_str()),
         layered: namespace.is_some(),
         include: request.include,
+        shared,
         worktree,
         options: request.options,
     };

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use retake_runner::scratch_dir;
-use retake_types::loop_record::fleet::CollectedWork;
+use retake_types::loop_record::fleet::{CollectedWork, FleetLoopPlan};
 
 use super::git::{FleetGit, FleetGitError, GitCall, at, gone};
 use crate::checkpoint;
@@ -128,13 +128,14 @@ impl FleetGit<'_> {
     }
 
     /// Collects an agent's work into the main repository, below `prefix`; uncommitted changes
-    /// become a commit. `base` is its starting point.
+    /// become a commit.
     pub(super) fn collect(
         &mut self,
         tree: &Path,
-        base: &str,
+        plan: &FleetLoopPlan,
         (prefix, message): (&str, &str),
     ) -> Result<CollectedWork, FleetGitError> {
+        let base = plan.base.as_str();
         let fetched = self.fetch_all(tree, prefix)?;
         let start = fetched.head.as_deref().unwrap_or(base);
         let nested = checkpoint::nested_repositories(tree).map_err(at(tree))?;
@@ -142,9 +143,15 @@ impl FleetGit<'_> {
         let common = self.main.common.clone();
         let links = self.collect_submodules(tree, start, (&nested, prefix))?;
         let snapshot = self.snapshot(&common, tree, start, (&index, &nested, &links))?;
-        let commit = match self.tree_of(start)? == snapshot {
+        let unshared = self.without_shared((tree, &index), plan, (start, prefix))?;
+        let result = unshared.as_ref().unwrap_or(&snapshot);
+        let started_with = self.tree_of(start)?;
+        let commit = match started_with == *result {
             true => start.to_owned(),
-            false => self.commit_tree(&snapshot, &[start], message)?,
+            false if started_with == snapshot => {
+                self.commit_tree(result, &[start], "Restore the directories shared with the user")?
+            }
+            false => self.commit_tree(result, &[start], message)?,
         };
         self.set_ref(&format!("{prefix}result"), &commit)?;
         let mut not_covered = self.not_covered(tree, &commit, &nested)?;

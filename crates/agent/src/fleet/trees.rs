@@ -65,7 +65,7 @@ impl Trees {
     ) -> Result<TreeMark, FleetGitError> {
         match self {
             Self::Layers(layers) => {
-                git.ensure_base(layers, &plan.base, &plan.include)?;
+                git.ensure_base(layers, plan)?;
                 let mark = git.make_layer(layers, tree, &plan.base, branch)?;
                 if commit != plan.base {
                     git.check_out_commit(tree, commit)?;

@@ -336,6 +336,13 @@ impl AgentPlan {
         self.go_on(now);
     }
 
+    /// The command of verification cannot be run, which no further iteration changes.
+    pub fn cannot_verify(&mut self) {
+        if self.state == State::Verifying {
+            self.ended(AgentStopReason::VerifyFailed);
+        }
+    }
+
     /// Whether the loop would continue if verification failed now.
     pub fn continues_after_refusal(&self, now: Now) -> bool {
         let mut refused = self.clone();

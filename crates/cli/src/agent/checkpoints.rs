@@ -1,5 +1,8 @@
 //! Checkpoints: lists and compares them, rolls back to one, and removes them with their workspace.
 
+use std::io::IsTerminal;
+
+use jiff::Timestamp;
 use retake_agent::checkpoint::{CheckpointChoice, CheckpointOwner};
 use retake_agent::driver::git_checkpoints::{CheckpointError, GitCheckpoints};
 use retake_agent::driver::recorded_loop::{self, KeptCheckpoint};
@@ -112,10 +115,12 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
         term::document(&rows)?;
         return Ok(Exit::OK);
     }
+    let terminal = std::io::stdout().is_terminal();
+    let now = Timestamp::now();
     let mut table = Table::new([
         Column::new("CHECKPOINT"),
-        Column::new("COMMIT"),
-        Column::new("TIME"),
+        Column::new("COMMIT").spare(2),
+        Column::new(if terminal { "WHEN" } else { "TIME" }).spare(1),
         Column::new("FILES").right(),
         Column::new("LINES"),
     ]);
@@ -127,7 +132,10 @@ pub(super) fn list(args: &List, project: &AgentProject) -> Result<Exit, Failure>
         table.row([
             name_of(&row.kept.checkpoint).into(),
             row.kept.checkpoint.commit[..SHORT].to_owned().into(),
-            term::moment(row.kept.at).to_string().into(),
+            match terminal {
+                true => term::ago(row.kept.at, now).into(),
+                false => term::moment(row.kept.at).into(),
+            },
             row.files.to_string().into(),
             lines.into(),
         ]);

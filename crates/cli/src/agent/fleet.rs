@@ -179,7 +179,7 @@ fn list(json: bool, last: &RecordedFleet, store: &Store) -> Result<Exit, Failure
     }
     let mut text = table(&rows).render(term::width(), Palette::of_stdout());
     if last.is_open() && !running {
-        text += &format!("\nits retake process died; {}\n", fleet_messages::unfinished(&last.plan));
+        text += &format!("\n{}\n", fleet_messages::ended_early(last));
     }
     term::page(&text)?;
     Ok(Exit::OK)
@@ -203,7 +203,9 @@ fn table(rows: &[AgentOverview]) -> Table<'static> {
         };
         let overlaps: Vec<&str> = row.overlaps.iter().map(|other| other.agent.as_str()).collect();
         let why = row.why.as_deref().and_then(|why| why.lines().last());
-        let failed = row.state == FleetOutcome::AgentFailed.as_str();
+        let failed = [FleetOutcome::AgentFailed, FleetOutcome::VerifyFailed]
+            .iter()
+            .any(|outcome| row.state == outcome.as_str());
         let reason = row.stop_reason.as_deref().filter(|_| failed);
         let reason = reason.and_then(|reason| reason.parse::<AgentStopReason>().ok());
         let why = why.or(reason.map(messages::stop_reason));

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use retake_agent::display;
 use retake_agent::fleet::{
-    AgentPhase, FinishedAgent, FinishedFleet, FleetError, FleetEvent, FleetPlan, StandIn,
-    TargetCheckout, WhyClones,
+    AgentPhase, FinishedAgent, FinishedFleet, FleetError, FleetEvent, FleetPlan, RecordedFleet,
+    StandIn, TargetCheckout, WhyClones,
 };
 use retake_agent::queue::{QueueStopReason, TaskEnd};
 use retake_types::loop_record::agent::Spent;
@@ -65,6 +65,22 @@ pub(super) fn unfinished(plan: &FleetLoopPlan) -> String {
         "`{command}` continues it, \
          `retake agent prune --unfinished --yes` abandons it and keeps its work"
     )
+}
+
+/// The same after the state of agents whose run is unfinished and does not go on.
+pub(super) fn ended_early(fleet: &RecordedFleet) -> String {
+    let plan = &fleet.plan;
+    match fleet.interrupted {
+        true => {
+            let target = plan.target.as_deref();
+            let command = continuing(&plan.agents, plan.best_of, target, &plan.options);
+            format!(
+                "The run was interrupted. Continue: {command}\n\
+                 → Abandon it and keep its work: retake agent prune --unfinished --yes"
+            )
+        }
+        false => format!("its retake process died; {}", unfinished(plan)),
+    }
 }
 
 /// The command that continues these agents. A single name alone would run in the project itself.
@@ -151,9 +167,10 @@ pub(super) fn live(plan: &FleetPlan, spent: Spent) -> String {
 /// The message for an event, and whether it is an error.
 pub(super) fn event(event: &FleetEvent<'_>) -> Option<(String, bool)> {
     Some(match event {
-        FleetEvent::Continued { spent, time } => {
+        FleetEvent::Continued { interrupted, spent, time } => {
             let used = format!("{} in {}", display::spent(*spent), display::time(*time));
-            (format!("Continuing the agents whose process died; they had used {used}"), false)
+            let what = if *interrupted { "run was interrupted" } else { "process died" };
+            (format!("Continuing the agents whose {what}; they had used {used}"), false)
         }
         FleetEvent::AgentStarted { name, attempt: 1 } => {
             (format!("{name}: started in its own clone"), false)

@@ -15,6 +15,7 @@ use retake_agent::settings::{Settings, Value};
 use retake_runner::signals;
 use retake_types::config::SandboxedCommand;
 use retake_types::loop_record::fleet::{FleetAgent, FleetOutcome, FleetRules, HaltRule};
+use retake_types::{SandboxMode, SandboxRequest};
 
 use super::background::{self, Continuation};
 use super::project::{self, AgentProject};
@@ -120,7 +121,7 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
             Continuation::Caller(exit) => return Ok(exit),
         }
     }
-    let screen = AgentScreen::new(level, process);
+    let screen = AgentScreen::of_run(level, process);
     let open = |place: &AgentPlace<'_>| open(place, args, &options, project);
     let front = FleetFrontEnd {
         event: &|event| screen.fleet(&event),
@@ -176,8 +177,9 @@ fn request(
     project: &AgentProject,
 ) -> Result<FleetRequest, Failure> {
     let given = &args.fleet;
+    let mut workspaces = Vec::new();
     for name in &args.names {
-        project.workspace(name)?;
+        workspaces.push(project.workspace(name)?);
         if args.names.iter().filter(|other| *other == name).count() > 1 {
             return Err(refused(format!(
                 "{name} is named twice; --best-of tries one task several times"
@@ -216,6 +218,11 @@ fn request(
         other => StartFrom::Revision(other.to_owned()),
     });
     let settings = project::settings(&project.config, None, texts(options))?;
+    let confined = exec::sandbox_of(SandboxedCommand::Agent, &args.sandbox, &project.config)?;
+    let shared = match confined.mode {
+        SandboxMode::Strict => project.shared_with(&workspaces),
+        _ => Vec::new(),
+    };
     Ok(FleetRequest {
         agents,
         from,
@@ -225,22 +232,19 @@ fn request(
         verify: settings.verification.command,
         rules,
         include: settings.worktree_include,
+        shared,
         options: Vec::new(),
-        namespace: namespace(args, project)?,
+        namespace: namespace(&confined),
     })
 }
 
 /// Enters a mount namespace for the agents' clones, if the agents lose no rights by that.
-fn namespace(
-    args: &Args,
-    project: &AgentProject,
-) -> Result<Result<MountNamespace, WhyClones>, Failure> {
-    let confined = exec::sandbox_of(SandboxedCommand::Agent, &args.sandbox, &project.config)?;
+fn namespace(confined: &SandboxRequest) -> Result<MountNamespace, WhyClones> {
     let entered = fleet::enter_mount_namespace(confined.is_on());
-    Ok(entered.map_err(|error| match confined.is_on() {
+    entered.map_err(|error| match confined.is_on() {
         false if error.raw_os_error() == Some(libc::EPERM) => WhyClones::NotConfined,
         _ => WhyClones::NoNamespace(error),
-    }))
+    })
 }
 
 fn texts(options: &TaskOptions) -> std::collections::BTreeMap<String, Value> {

@@ -4,14 +4,14 @@ use retake_agent::adapters::AgentKind;
 use retake_agent::checkpoint::CheckpointChoice;
 use retake_agent::driver::git_checkpoints::CheckpointError;
 use retake_agent::driver::rollback::RollbackError;
-use retake_agent::driver::{ReportError, StartError, TaskError};
+use retake_agent::driver::{ReportError, StartError, StoppedLoop, TaskError};
 use retake_agent::plan::{AgentRole, AgentStopReason};
 use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
 use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
 use retake_engine::quote;
 use retake_types::RunId;
 
-use super::run_command::{run_again, run_longer};
+use super::run_command::{run_again, run_longer, run_protected};
 use crate::{term, words};
 
 /// Settings that `run` has a flag for: the key's path and the flag.
@@ -148,6 +148,26 @@ pub(super) fn stop_reason(reason: AgentStopReason) -> &'static str {
     }
 }
 
+/// The same with what the loop itself knows.
+pub(super) fn why_stopped(stopped: &StoppedLoop<'_>) -> String {
+    match stopped.reason {
+        AgentStopReason::Failed if stopped.failures > 1 => {
+            format!("{} failed in a row", term::count(stopped.failures.into(), "iteration"))
+        }
+        AgentStopReason::VerifyFailed if stopped.gate_cannot_run => {
+            "the verification command cannot be run".to_owned()
+        }
+        reason => stop_reason(reason).to_owned(),
+    }
+}
+
+pub(super) fn verification_failed(cannot_run: bool) -> &'static str {
+    match cannot_run {
+        true => "⚠️ The verification command cannot be run, which the agent cannot change",
+        false => "⚠️ Verification failed: the task is not accepted as complete",
+    }
+}
+
 pub(super) const DRY_RUN: &str =
     "Dry run: a mock agent works on a copy of the workspace, and nothing is recorded";
 
@@ -262,11 +282,19 @@ pub(super) fn continue_with(name: &Name, options: &[String]) -> String {
     format!("→ Continue: {}", run_again(name.as_str(), options))
 }
 
-/// The last run of a task was protected, and this one is not.
+/// The same after a gate that cannot be run.
+pub(super) fn correct_gate(name: &Name, options: &[String]) -> String {
+    let command = run_again(name.as_str(), options);
+    format!("→ Correct the verification command, then continue: {command}")
+}
+
+/// The last run of a task was protected, and this one is not. `options` are those of the last run, and
+/// `typed` is the current command line of `run`, if this is one.
 pub(super) fn protections_dropped(
     (sandbox, verification): (bool, bool),
     name: &Name,
     options: &[String],
+    typed: Option<&[String]>,
 ) -> String {
     let mut lines = Vec::new();
     if sandbox {
@@ -282,10 +310,11 @@ pub(super) fn protections_dropped(
         ));
     }
     if !options.is_empty() {
-        lines.push(format!(
-            "→ With the options of the last run: {}",
-            run_again(name.as_str(), options)
-        ));
+        let command = match typed {
+            Some(typed) => run_protected(typed, options, sandbox),
+            None => run_again(name.as_str(), options),
+        };
+        lines.push(format!("→ With the options of the last run: {command}"));
     }
     lines.join("\n")
 }
@@ -335,6 +364,15 @@ pub(super) fn rollback_error(error: &RollbackError, name: &Name) -> String {
             format!("{}; choose from {known}", no_such_checkpoint(name, choice))
         }
         RollbackError::NothingToUndo => format!("{name} was not rolled back"),
+        RollbackError::AlreadyUndone { again } => {
+            let to = match again {
+                CheckpointChoice::Iteration(number) => number.to_string(),
+                CheckpointChoice::Commit(commit) => commit.clone(),
+            };
+            format!(
+                "the rollback was already undone; `retake agent rollback {name} --to {to}` does it again"
+            )
+        }
         RollbackError::NothingToFinish => {
             format!("choose a checkpoint with --to; `retake agent checkpoints {name}` lists them")
         }

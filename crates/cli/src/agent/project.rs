@@ -175,12 +175,7 @@ impl AgentProject {
             asked.shown_at.push(ShownAt { path: path.into(), at: at.into() });
         };
         show(tree, top);
-        let own = self.root.join(".agent");
-        let mut kept = vec![own.clone()];
-        if !workspace.dir().starts_with(&own) {
-            kept.push(workspace.dir().to_owned());
-        }
-        for path in kept.iter().filter(|path| path.is_dir()) {
+        for path in self.shared_with([workspace]).iter().filter(|path| path.is_dir()) {
             if let Ok(below) = path.strip_prefix(top) {
                 // Something to mount on; git does not see an empty directory.
                 std::fs::create_dir_all(tree.join(below))?;
@@ -190,6 +185,17 @@ impl AgentProject {
         }
         asked.paths.push(PathRule::new(PathGrant::AllowRead, top.to_owned()));
         Ok(())
+    }
+
+    /// The directories that a sandbox shows in the clones of these workspaces' agents.
+    pub(super) fn shared_with<'a>(
+        &self,
+        workspaces: impl IntoIterator<Item = &'a Workspace>,
+    ) -> Vec<PathBuf> {
+        let own = self.root.join(".agent");
+        let elsewhere = workspaces.into_iter().map(|one| one.dir().to_owned());
+        let elsewhere: Vec<_> = elsewhere.filter(|dir| !dir.starts_with(&own)).collect();
+        [vec![own], elsewhere].concat()
     }
 
     pub(super) fn workspace(&self, name: &str) -> Result<Workspace, Failure> {

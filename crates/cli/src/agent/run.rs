@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args, project: &AgentProject) -> Result<Exit, Failure> 
     if args.dry_run && level != Level::Quiet {
         term::data(format!("{}\n", messages::DRY_RUN).as_bytes())?;
     }
-    let screen = Arc::new(AgentScreen::new(level, process));
+    let screen = Arc::new(AgentScreen::of_run(level, process));
     let finished = AgentSession::start(task, "run", &project.run_context(), screen)
         .and_then(|session| driver::run(session, rules))
         .map_err(|error| refused(messages::start_error(&error)))?;

@@ -21,7 +21,7 @@ use retake_runner::signals;
 
 use retake_types::Run;
 
-use super::{fleet_messages, messages, queue_messages};
+use super::{fleet_messages, messages, queue_messages, run_command};
 use crate::{denied, term, words};
 
 pub(super) struct AgentScreen {
@@ -35,6 +35,8 @@ pub(super) struct AgentScreen {
     promises_told: Arc<AtomicBool>,
     /// The name that begins every line, if there are several agents.
     agent: Option<String>,
+    /// The command line, if it is one of `run`.
+    typed: Option<Vec<String>>,
 }
 
 /// Whether this process runs in the background.
@@ -59,7 +61,13 @@ impl AgentScreen {
             drawn: Arc::default(),
             promises_told: Arc::default(),
             agent: None,
+            typed: None,
         }
+    }
+
+    /// The screen of `run`, whose suggestions repeat its command line.
+    pub(super) fn of_run(level: Level, background: Option<BackgroundProcess>) -> Self {
+        Self { typed: Some(run_command::typed()), ..Self::new(level, background) }
     }
 
     /// Shows one of several agents on the same screen: its name begins every line, and there is no live line.
@@ -71,6 +79,7 @@ impl AgentScreen {
             drawn: self.drawn.clone(),
             promises_told: self.promises_told.clone(),
             agent: Some(name.to_owned()),
+            typed: self.typed.clone(),
         }
     }
 
@@ -214,9 +223,13 @@ impl AgentScreen {
                 if other == AgentStopReason::VerifyFailed {
                     self.error(messages::not_accepted());
                 }
-                self.message(&format!("Stopped: {}", messages::stop_reason(other)));
+                self.message(&format!("Stopped: {}", messages::why_stopped(stopped)));
                 if self.agent.is_none() {
-                    self.message(&messages::continue_with(stopped.workspace, stopped.options));
+                    let StoppedLoop { workspace, options, gate_cannot_run, .. } = stopped;
+                    self.message(&match gate_cannot_run {
+                        true => messages::correct_gate(workspace, options),
+                        false => messages::continue_with(workspace, options),
+                    });
                 }
             }
         }
@@ -241,7 +254,8 @@ impl AgentDisplay for AgentScreen {
             }
             AgentEvent::ProtectionsDropped { sandbox, verification, workspace, options } => {
                 let dropped = (sandbox, verification);
-                self.error(&messages::protections_dropped(dropped, workspace, options));
+                let typed = self.typed.as_deref();
+                self.error(&messages::protections_dropped(dropped, workspace, options, typed));
             }
             AgentEvent::IterationFailed { number, why, run } => {
                 self.error(&format!("{}: {why}", messages::iteration_failed(number)));
@@ -277,7 +291,8 @@ impl AgentDisplay for AgentScreen {
             AgentEvent::VerificationStarted => self.message("Verifying completion..."),
             AgentEvent::VerificationPassed => self.message("✓ Verification passed"),
             AgentEvent::VerificationFailed { refusal } => {
-                self.message("⚠️ Verification failed: the task is not accepted as complete");
+                let cannot_run = refusal.is_some_and(|refusal| refusal.cannot_run);
+                self.message(messages::verification_failed(cannot_run));
                 if let Some(refusal) = refusal {
                     self.message(&format!("  {}", refusal.why));
                     self.message(&messages::see_output(refusal.run));

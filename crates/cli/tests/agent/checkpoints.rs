@@ -110,9 +110,12 @@ fn a_checkpoint_is_created_restored_and_the_restore_undone() {
     assert!(!sandbox.project().join("hooked").exists());
     undo(&sandbox);
     assert_eq!((read("file"), read("staged")), (Some("three\n".into()), None));
-    // A second undo changes nothing.
-    undo(&sandbox);
-    assert_eq!(read("file").as_deref(), Some("one\n"));
+    // A second undo is refused, and changes nothing.
+    let called = sandbox.retake(&["agent", "rollback", "task", "--undo"]);
+    assert_eq!(called.code, 1, "{}", called.snapshot());
+    let said = "the rollback was already undone; `retake agent rollback task --to 1` does it again";
+    assert!(called.stderr.contains(said), "{}", called.snapshot());
+    assert_eq!(read("file").as_deref(), Some("three\n"));
     assert_eq!(back(&sandbox, "0").code, 0);
     assert_eq!((read("file"), read("link")), (Some("zero\n".into()), None));
 

@@ -182,6 +182,27 @@ fn a_dry_run_leaves_the_workspace_as_it_was() {
 }
 
 #[test]
+fn a_dry_run_records_nothing() {
+    let sandbox = Sandbox::new();
+    let config = "agent:\n  kind: custom\n  command: ./my-agent\n  hooks:\n    pre:\n      run: touch hooked\n    \
+                  end:\n      run: 'true'\n";
+    sandbox.file(".agent/config.yml", config);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&["--no-delay", "--dry-run", "--verify", "true"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert!(called.stdout.contains("nothing is recorded"), "{}", called.snapshot());
+    assert!(sandbox.project().join("hooked").exists(), "hooks are tried, too");
+    let listed = sandbox.retake(&["runs", "list"]);
+    assert!(listed.stderr.contains("nothing was recorded"), "{}", listed.snapshot());
+    // Nor is anything added to an existing one.
+    assert_eq!(sandbox.retake(&["exec", "--", "true"]).code, 0);
+    let called = sandbox.run_agent(&["--no-delay", "--dry-run", "--verify", "true"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    let runs = sandbox.retake(&["runs", "list", "--json"]).json();
+    assert_eq!(runs.as_array().map(Vec::len), Some(1), "{runs}");
+}
+
+#[test]
 fn the_summary_of_an_earlier_iteration_is_not_repeated() {
     let sandbox = Sandbox::new();
     sandbox.agent(

@@ -142,6 +142,17 @@ fn two_that_pass_alone_and_fail_together_are_not_both_merged() {
 }
 
 #[test]
+fn an_agent_whose_own_gate_refused_has_not_failed_itself() {
+    let sandbox = project(&[("one", "touch one"), ("two", "exit 3")]);
+    let called = run(&sandbox, &["one", "two", "--no-delay", "--verify", "false"]);
+    assert_eq!(called.code, 1, "{}", called.snapshot());
+    assert_eq!(states(&sandbox), "one verify_failed, two agent_failed");
+    assert!(called.stdout.contains("✗ one: verify_failed"), "{}", called.snapshot());
+    let listed = sandbox.retake(&["agent", "fleet"]).stdout;
+    assert!(listed.contains("verification does not pass"), "{listed}");
+}
+
+#[test]
 fn a_branch_that_someone_has_checked_out_is_not_moved() {
     let sandbox = project(&[("one", "echo one > one"), ("two", "echo two > two")]);
     sandbox.git(&["checkout", "-q", "main"]);

@@ -249,6 +249,31 @@ fn a_run_that_died_before_it_made_a_tree_can_be_given_up() {
 }
 
 #[test]
+fn a_run_that_was_interrupted_has_not_died() {
+    let sandbox = project(&[("one", WAITS), ("two", "touch two")]);
+    let mut command = sandbox.command(RETAKE);
+    command.args(["agent", "run", "one", "two", "--merge-into", "main"]);
+    let running = Running::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    sandbox.awaited("at");
+    running.signal(libc::SIGINT);
+    assert_eq!(running.end().code, 130);
+    let listed = sandbox.retake(&["agent", "fleet"]).stdout;
+    let said = "The run was interrupted. Continue: retake agent run one two --merge-into main\n";
+    assert!(listed.contains(said) && !listed.contains("died"), "{listed}");
+    // A process that continued it can be killed.
+    std::fs::remove_file(sandbox.agent_dir().join("at")).unwrap();
+    let mut command = sandbox.command(RETAKE);
+    command.args(["agent", "run", "one", "two", "--merge-into", "main"]);
+    let running = Running::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    sandbox.awaited("at");
+    running.signal(libc::SIGKILL);
+    let killed = running.end();
+    assert!(killed.stdout.contains("whose run was interrupted"), "{}", killed.snapshot());
+    let listed = sandbox.retake(&["agent", "fleet"]).stdout;
+    assert!(listed.contains("its retake process died"), "{listed}");
+}
+
+#[test]
 fn an_agent_whose_run_was_not_finished_is_not_continued_in_the_project_itself() {
     let script = format!("echo one > one\n{WAITS}");
     let sandbox = project(&[("one", &script), ("two", "touch two")]);

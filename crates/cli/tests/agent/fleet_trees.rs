@@ -2,10 +2,11 @@
 //! end, and what is never touched.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::common::{RETAKE, called};
+use crate::common::{RETAKE, Running, called};
 use crate::fleet::{checkout, does, fleet, project, run, show, states, tidy};
 
 #[test]
@@ -54,6 +55,86 @@ fn confined_agents_find_their_tree_in_place_of_the_project_and_write_nowhere_els
         assert_eq!(now, config);
         tidy(&sandbox);
     }
+}
+
+#[test]
+fn confined_agents_that_commit_everything_commit_no_workspace() {
+    let script = "echo $RETAKE_AGENT > out-$RETAKE_AGENT; complete; git add -A; git commit -qm x";
+    // Excluded files can be added by force.
+    let forced = format!("{script}; git add -f .agent; git commit -qm forced");
+    let sandbox = project(&[("one", script), ("two", script), ("three", &forced)]);
+    if !sandbox.can_be_confined() {
+        return;
+    }
+    // Workspace one is the user's to track; two and three are untracked.
+    sandbox.file(".gitignore", "*.o\n");
+    sandbox.git(&["add", ".gitignore", ".agent/config.yml", ".agent/workspaces/one"]);
+    sandbox.git(&["commit", "-qm", "two"]);
+    sandbox.git(&["branch", "-f", "main", "mine"]);
+    let tracked = sandbox.git(&["ls-tree", "-r", "mine", ".agent"]);
+    assert!(tracked.contains(".agent/workspaces/one/.metadata.json"), "{tracked}");
+    let allow = sandbox.agent_dir();
+    let words = ["one", "two", "three", "--no-delay", "--merge-into", "main", "--sandbox"];
+    let options = ["--allow-write", allow.to_str().unwrap(), "--verify", "test -e a"];
+    let called = run(&sandbox, &[&words[..], &options].concat());
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(states(&sandbox), "one merged, two merged, three merged");
+    let changed = sandbox.git(&["diff", "--name-only", "mine", "main"]);
+    assert_eq!(changed, "out-one\nout-three\nout-two");
+    assert_eq!(sandbox.git(&["ls-tree", "-r", "main", ".agent"]), tracked);
+    let id = fleet(&sandbox)["id"].as_str().unwrap().to_owned();
+    let history = format!("mine..refs/retake/fleet/{id}/two/result");
+    let history = sandbox.git(&["log", "--format=", "--name-only", &history]);
+    assert_eq!(history, "out-two", "not even in between");
+    // The user's own files of the workspaces are in nobody's way.
+    sandbox.git(&["merge", "--ff-only", "-q", "main"]);
+    assert!(sandbox.project().join("out-one").exists());
+    tidy(&sandbox);
+}
+
+#[test]
+fn what_the_user_changes_in_the_shared_directories_meanwhile_stays() {
+    let resolve = r#"if [ "$RETAKE_ITERATION" = 1 ]; then
+  git --git-dir=ORIGINAL/.git rev-parse main > "$dir/old"; touch "$dir/at"
+  while [ ! -e "$dir/moved" ]; do sleep 0.02; done
+  sed -i s/2/second/ a; complete; git add -A; git commit -qm mine
+else
+  onto=$(sed -n 's/.*run `git merge \([0-9a-f]*\)`.*/\1/p' "$dir/prompt-$n" | head -1)
+  # A plain merge would write into the directories that are read-only here.
+  printf '1\nboth\n3\n' > a; tree=$(git merge-tree --write-tree HEAD $onto | head -1)
+  git update-ref HEAD $(git commit-tree -p HEAD -p $onto -m both $tree)
+fi"#;
+    let sandbox = project(&[("one", "")]);
+    if !sandbox.can_be_confined() {
+        return;
+    }
+    let original = sandbox.project().display().to_string();
+    does(&sandbox, "one", &resolve.replace("ORIGINAL", &original));
+    sandbox.file(".agent/notes", "old\n");
+    sandbox.file(".gitignore", "*.o\n");
+    sandbox.git(&["add", ".gitignore", ".agent/notes"]);
+    sandbox.git(&["commit", "-qm", "two"]);
+    sandbox.git(&["branch", "-f", "main", "mine"]);
+    let mut command = sandbox.command(RETAKE);
+    let allow = sandbox.agent_dir();
+    command.args(["agent", "run", "one", "--no-delay", "--merge-into", "main", "--sandbox"]);
+    command.args(["--allow-write", allow.to_str().unwrap()]);
+    let running = Running::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    sandbox.awaited("at");
+    let worktree = sandbox.dir.path().join("other");
+    sandbox.git(&["worktree", "add", "-q", worktree.to_str().unwrap(), "main"]);
+    std::fs::write(worktree.join(".agent/notes"), "new\n").unwrap();
+    std::fs::write(worktree.join("a"), "1\nfirst\n3\n").unwrap();
+    let there = ["-C", worktree.to_str().unwrap()];
+    sandbox.git(&[&there[..], &["commit", "-qam", "user"]].concat());
+    sandbox.git(&["worktree", "remove", "--force", worktree.to_str().unwrap()]);
+    std::fs::write(sandbox.agent_dir().join("moved"), "").unwrap();
+    let called = running.end();
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    assert_eq!(states(&sandbox), "one merged", "{}", called.snapshot());
+    assert_eq!(show(&sandbox, "main:a"), "1\nboth\n3");
+    assert_eq!(show(&sandbox, "main:.agent/notes"), "new");
+    tidy(&sandbox);
 }
 
 #[test]

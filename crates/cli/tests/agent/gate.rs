@@ -107,6 +107,27 @@ fn the_gate_ends_with_the_loops_time() {
 }
 
 #[test]
+fn a_gate_that_cannot_be_run_ends_the_loop_at_once() {
+    for (gate, code) in [("nosuchcommand", "127"), ("./a-file", "126"), ("true && nosuch", "127")] {
+        let sandbox = Sandbox::new();
+        sandbox.agent("", &["start; complete; result"]);
+        sandbox.workspace("task", &[]);
+        sandbox.file("a-file", "#!/bin/sh\n");
+        let called = sandbox.run_agent(&["--no-delay", "--verify", gate]);
+        assert_eq!((called.code, sandbox.calls()), (1, 1), "{code}: {}", called.snapshot());
+        assert_eq!(sandbox.stop_reason(), "verify_failed");
+        for part in [
+            "The verification command cannot be run",
+            &format!("  `{gate}`: "),
+            "Stopped: the verification command cannot be run\n",
+            "→ Correct the verification command, then continue: retake agent run task --verify ",
+        ] {
+            assert!(called.stdout.contains(part), "{part}: {}", called.snapshot());
+        }
+    }
+}
+
+#[test]
 fn hooks_run_once_however_often_the_agent_is_tried() {
     for (tries, options, steps, after) in [
         (9, "", ["start; failed 500", "start; limited 1", "start; complete; result"], "completed"),

@@ -33,7 +33,7 @@ fn a_run_without_the_last_runs_protections_warns() {
     assert_eq!(sandbox.run_agent(&["-m", "1", "--verify", "true"]).stderr, "");
     let called = sandbox.run_agent(&["-m", "1"]);
     assert!(called.stderr.contains("add --verify true"), "{}", called.snapshot());
-    let command = "retake agent run task --verify true --max-iterations 1";
+    let command = "retake agent run task -m 1 --verify true\n";
     assert!(called.stderr.contains(command), "{}", called.snapshot());
     assert_eq!(sandbox.run_agent(&["-m", "1"]).stderr, "", "it is said once");
 
@@ -46,6 +46,34 @@ fn a_run_without_the_last_runs_protections_warns() {
     let warning = "the last run was confined; this one is not: add --sandbox";
     assert!(called.stderr.contains(warning), "{}", called.snapshot());
     assert!(called.stderr.contains("--sandbox --allow-write "), "{}", called.snapshot());
+}
+
+#[test]
+fn the_suggestion_for_a_completed_task_can_be_typed() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; echo x >> made; complete; result"]);
+    sandbox.workspace("task", &[]);
+    assert_eq!(sandbox.run_agent(&["--verify", "test -e made", "--max-time", "5m"]).code, 0);
+    let called = sandbox.run_agent(&["--again", "--no-delay", "--max-failures", "2", "-v"]);
+    assert_eq!(called.code, 0, "{}", called.snapshot());
+    let suggested = "retake agent run task --again --no-delay --max-failures 2 -v \
+                     --verify 'test -e made' --max-time 5m";
+    let line = format!("→ With the options of the last run: {suggested}\n");
+    assert!(called.stderr.contains(&line), "{}", called.snapshot());
+    let called = sandbox.sh(suggested);
+    assert_eq!((called.code, sandbox.calls()), (0, 3), "{}", called.snapshot());
+    assert!(called.stdout.contains("✓ Verification passed"), "{}", called.snapshot());
+}
+
+#[test]
+fn the_end_after_several_failures_names_their_number() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["exit 3"]);
+    sandbox.workspace("task", &[]);
+    let called = sandbox.run_agent(&["--no-delay", "--max-failures", "3"]);
+    assert_eq!((called.code, sandbox.calls()), (1, 3), "{}", called.snapshot());
+    let said = "Stopped: 3 iterations failed in a row\n";
+    assert!(called.stdout.contains(said), "{}", called.snapshot());
 }
 
 #[test]

@@ -83,6 +83,23 @@ fn a_wait_counts_down_and_ends_with_one_key() {
 }
 
 #[test]
+fn checkpoints_in_a_narrow_terminal_show_what_changed() {
+    let sandbox = Sandbox::new();
+    sandbox.git(&["init", "-q"]);
+    sandbox.agent("", &["start; echo one > file; progress 1 9; result"]);
+    sandbox.workspace("task", &[]);
+    assert_eq!(sandbox.run_agent(&["-m", "1", "--checkpoint"]).code, 0);
+    let rolled = sandbox.retake(&["agent", "rollback", "task", "--to", "0"]);
+    assert_eq!(rolled.code, 0, "{}", rolled.snapshot());
+    let (code, seen) = screen_of(&sandbox, 50, &["checkpoints", "task"]).end();
+    assert_eq!(code, 0, "{seen}");
+    for part in ["CHECKPOINT", "WHEN", "FILES", "LINES", "before a rollback", "+1 -0", "just now"] {
+        assert!(seen.contains(part), "{part}: {seen}");
+    }
+    assert!(!seen.contains('…'), "{seen}");
+}
+
+#[test]
 fn the_history_as_a_chart() {
     let sandbox = Sandbox::new();
     let tested = |passed: u32, failed: u32, word: &str| {

@@ -259,6 +259,10 @@ fn advice_fits_what_was_typed() {
         (&["exec", "--shard", "1/2", "--", "pytest"], "`retake matrix run --shard K/N`"),
         (&["exec", "--junit", "x.xml", "--", "pytest"], "`retake runs export --format junit last`"),
         (&["exec", "-timeout", "5", "--", "pytest"], "did you mean '--timeout'?"),
+        (
+            &["agent", "run", "t", "--timeout", "1s"],
+            "`retake agent config timeout TIME` sets the timeout of an iteration; `--max-time` limits",
+        ),
         (&["exec", "ls", "-l"], "a command that has options goes after '--'"),
         (&["runs", "show", "last", "--format", "json"], "--json"),
         (&["runs", "export", "-o", "x.xml"], "> FILE"),

@@ -41,6 +41,10 @@ pub struct FleetLoopPlan {
     /// Patterns of ignored files to copy into the trees, besides those of `.worktreeinclude`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub include: Vec<String>,
+    /// Directories of the project, below the top of the repository, that a sandbox shows in every
+    /// tree: they are the user's own, and no part of a result.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<OsText>,
     /// The worktree of the fleet, as git names it; empty in the main one.
     #[serde(default)]
     pub worktree: String,
@@ -130,7 +134,7 @@ pub enum FleetOutcome {
     Merged,
     /// It conflicts with the work of other agents.
     Conflict,
-    /// Verification failed after it was merged with the work of others.
+    /// Verification failed: of its own result, or after that was merged with the work of others.
     VerifyFailed,
     /// It changed nothing.
     NoChange,
@@ -273,6 +277,8 @@ pub enum FleetEntry {
     },
     /// Another process continues the fleet.
     Resumed,
+    /// A signal ended the process, which had put everything in order.
+    Interrupted,
 }
 
 /// How the loop of an agent ended.
@@ -314,6 +320,7 @@ mod tests {
             directory: OsText::from(std::ffi::OsStr::new("/d")),
             layered: true,
             include: vec!["target".into()],
+            shared: vec![OsText::from(std::ffi::OsStr::new(".agent"))],
             worktree: String::new(),
             options: vec!["--sandbox".into()],
         }
@@ -357,6 +364,7 @@ mod tests {
             FleetEntry::TreeKept { agent: 0, why: text() },
             FleetEntry::Overlap { agents: [0, 1], paths: vec![text()] },
             FleetEntry::Resumed,
+            FleetEntry::Interrupted,
         ] {
             let body = serde_json::to_string(&entry).unwrap();
             assert_eq!(FleetEntry::parse(&body), Some(entry));

@@ -100,7 +100,8 @@ fn row(html: &mut Html, agent: &AgentOverview, summary: &LoopSummary, may_apply:
     }
     html.markup("</td>");
     cell(html, "branch or reason", "");
-    let failed = || agent.stop_reason.as_deref().filter(|_| agent.state == "agent_failed");
+    let has_failed = matches!(agent.state, "agent_failed" | "verify_failed");
+    let failed = || agent.stop_reason.as_deref().filter(|_| has_failed);
     let why = agent.why.as_deref().and_then(|why| why.lines().last()).or_else(failed);
     html.text(agent.branch.as_deref().or(why).unwrap_or_default()).markup("</td>");
     cell(html, "actions", "");

@@ -75,7 +75,8 @@ fn only_completed_work_is_merged_and_reported_as_merged() {
         (ended(Stop::Stopped, true), FleetOutcome::Kept),
         (ended(Stop::Stopped, false), FleetOutcome::NoChange),
         (ended(Stop::Failed, true), FleetOutcome::AgentFailed),
-        (ended(Stop::VerifyFailed, true), FleetOutcome::AgentFailed),
+        (ended(Stop::VerifyFailed, true), FleetOutcome::VerifyFailed),
+        (ended(Stop::VerifyFailed, false), FleetOutcome::VerifyFailed),
         (AgentReport { changed: None, ..done() }, FleetOutcome::AgentFailed),
     ] {
         let mut plan = plan(1, 1);
