@@ -75,7 +75,7 @@ struct ResultDocument {
 
 pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let record = Record::find(store)?;
-    let store = record.read_if_any()?;
+    let store = record.read_marked_if_any()?;
     let mut tests = match &store {
         Some(store) => store.tests(args.pattern.as_deref())?,
         None => Vec::new(),

@@ -54,7 +54,7 @@ impl Args {
 }
 
 pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let store = record.read_if_any()?;
+    let store = record.read_marked_if_any()?;
     let filter = args.filter.filter();
     let page = store.as_ref().map(|store| store.list_readable(&filter, None, args.limit));
     let (runs, older, unreadable) = match page.transpose()? {

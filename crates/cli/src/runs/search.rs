@@ -87,7 +87,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
             "`{text}` contains no word; search matches letters and digits only, `retake runs logs ID | grep` everything"
         )));
     }
-    let store = record.read_if_any()?;
+    let store = record.read_marked_if_any()?;
     let found = match &store {
         Some(store) => {
             let limited = SearchEffort::within(SCAN);
