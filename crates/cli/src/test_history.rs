@@ -86,6 +86,8 @@ pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> 
     let shown = &tests[..tests.len().min(args.limit)];
     if args.json {
         term::document(&shown.iter().map(document).collect::<Vec<_>>())?;
+    } else if args.limit == 0 {
+        // Nothing was asked for.
     } else if shown.is_empty() {
         let runs = store.as_ref().map_or(Ok(0), Store::runs_with_tests)?;
         record.say_empty(&nothing(args, known, runs), store.as_ref());

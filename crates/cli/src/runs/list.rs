@@ -64,6 +64,8 @@ pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let runs: Vec<Run> = runs.into_iter().map(words::with_hint).collect();
     if args.json {
         term::document(&runs)?;
+    } else if args.limit == 0 {
+        // Nothing was asked for.
     } else if runs.is_empty() {
         let text = if store.is_some() { "no run matches" } else { "nothing was recorded here yet" };
         record.say_empty(text, store.as_ref());
