@@ -266,6 +266,8 @@ fn advice_fits_what_was_typed() {
         (&["help", "run"], "did you mean exec, agent run, matrix run?"),
         (&["runs", "list", "--limit", "abc"], "a whole number is needed"),
     ] {
+        (&["runs", "logs", "last", "-n", "1"], "`--tail N` prints the last N lines, `--head N`"),
+        (&["runs", "logs", "last", "--lines", "1"], "`--tail N`"),
         let called = sandbox.retake(typed);
         assert!(called.stderr.contains(expected), "{typed:?}: {}", called.snapshot());
         let after = "a command that has options goes after";
@@ -275,6 +277,25 @@ fn advice_fits_what_was_typed() {
     assert!(topic.code == 0 && topic.stdout.starts_with("Exit codes"), "{}", topic.snapshot());
     let script = sandbox.file("env.sh", "");
     let refused = sandbox.retake(&["exec", "--", &script.display().to_string()]).stderr;
+    // What is put after `--` would name a run; secrets stay replaced.
+    for typed in [
+        &["runs", "logs", "last", "-n", "1"][..],
+        &["runs", "show", "--verbose", "last"],
+        &["again", "--tests", "last"],
+        &["tests", "--last"],
+        &["exec", "--no-record", "--", "true"],
+        &["exec", "--no-reduce", "--", "true"],
+        &["agent", "run", "--no-reduce", "x"],
+        &["matrix", "run", "--no-record"],
+    ] {
+        let said = sandbox.retake(typed).stderr;
+        assert!(said.contains("unexpected argument"), "{typed:?}: {said}");
+        assert!(!said.contains("-- -") && !said.contains("redact"), "{typed:?}: {said}");
+    }
+    let meant = sandbox.retake(&["exec", "--no-redaction", "--", "true"]).stderr;
+    assert!(meant.contains("'--no-redact'"), "{meant}");
+    let text = sandbox.retake(&["runs", "search", "--verbose"]).stderr;
+    assert!(text.contains("-- --verbose"), "{text}");
     assert!(refused.contains("/env.sh is not executable; "), "{refused}");
 }
 
