@@ -520,6 +520,15 @@ fn every_command_has_help_a_page_and_a_completion() {
         );
         assert!(pages.join(format!("retake-{}.1", command.join("-"))).exists(), "{command:?}");
     }
+    let internal = |name: &str| name.contains("__") || name == "retake-help.1";
+    for page in std::fs::read_dir(&pages).unwrap() {
+        let name = page.unwrap().file_name().into_string().unwrap();
+        assert!(!internal(&name), "{name}");
+        let text = std::fs::read_to_string(pages.join(&name)).unwrap();
+        for internal in ["mock\\-agent", "report\\-runs", "run\\-one"] {
+            assert!(!text.contains(internal), "{name}: {text}");
+        }
+    }
     let overview = sandbox.retake(&["--help"]).stdout;
     assert!(overview.contains("runs         List, show, search"), "{overview}");
     assert!(sandbox.retake(&["man"]).stdout.contains(".TH retake 1"));
