@@ -322,7 +322,8 @@ fn hint(error: &RunError) -> Option<&'static str> {
         }
         (ErrorCode::Sandbox, Some(ErrorDetail::SandboxPart(part))) => sandbox_hint(part),
         (ErrorCode::Sandbox, Some(ErrorDetail::SandboxDrops)) => {
-            "nothing was started; --sandbox=best-effort runs it and records what is missing"
+            "nothing was started; --sandbox=best-effort confines it with what this machine has, and \
+             records what is not enforced"
         }
         (ErrorCode::Sandbox, Some(ErrorDetail::NoSandbox)) => {
             "nothing was started; allow user namespaces (sysctl user.max_user_namespaces, \
@@ -413,7 +414,6 @@ fn sandbox_hint(part: SandboxPart) -> &'static str {
     }
 }
 
-/// The run with a hint beside its error, for people and `--json`.
 /// What to do about a program that is not found because its name is a whole command.
 fn command_in_one_word(error: &RunError, intent: &Intent) -> Option<&'static str> {
     let CommandForm::Arguments(words) = &intent.request.command.form else { return None };
@@ -424,6 +424,7 @@ fn command_in_one_word(error: &RunError, intent: &Intent) -> Option<&'static str
     )
 }
 
+/// The run with a hint beside its error, for people and `--json`.
 pub(crate) fn with_hint(mut run: Run) -> Run {
     if let Some(outcome) = &mut run.outcome
         && let Some(error) = &outcome.error
