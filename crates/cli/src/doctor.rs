@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use retake_runner::config::Config;
 use retake_runner::confined;
 use retake_runner::leftovers::{self, Leftover};
 use retake_runner::project::Project;
@@ -15,7 +16,8 @@ use crate::audit::ReadingProgress;
 use crate::record::Record;
 use crate::{Exit, Failure, context, doctor_report, term, words};
 
-/// Examine the record: integrity, lost and orphaned files, processes left running, free disk
+/// Examine the record and the configuration: integrity, lost and orphaned files, processes left
+/// running, free disk
 ///
 /// Also prints where the record is and why. Exits 1 when it finds a problem. Only --repair, --give-up and
 /// --move change anything. --repair overwrites nothing: what it replaces is kept beside the record.
@@ -79,6 +81,9 @@ struct Document {
     /// Why runs cannot be confined fully.
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox_lacks: Option<String>,
+    /// Errors in the configuration, with which no command runs anything.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    config: Vec<String>,
     problems: Vec<String>,
     repaired: Vec<String>,
 }
@@ -104,6 +109,9 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
         moved,
         retake_version: env!("CARGO_PKG_VERSION"),
         push_failed: push_failed(root),
+        config: Config::load(record.project.root.as_deref())
+            .err()
+            .map_or_else(Vec::new, |errors| errors.texts),
         ..Document::default()
     };
     if args.repair && Store::open_read_only(root).err().is_none_or(|error| !missing(&error)) {
@@ -124,7 +132,7 @@ pub(super) fn doctor(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     }
     document.problems.extend(missing.left);
     document.problems.extend(location_problem(location));
-    document.ok = document.problems.is_empty();
+    document.ok = document.problems.is_empty() && document.config.is_empty();
     if args.json {
         term::document(&document)?;
     } else {
@@ -322,6 +330,9 @@ impl Document {
         for repaired in &self.repaired {
             fact("repaired", repaired.clone());
         }
+        for error in &self.config {
+            fact("config", error.clone());
+        }
         for problem in &self.problems {
             fact("problem", problem.clone());
         }
@@ -330,7 +341,7 @@ impl Document {
             if self.ok {
                 "no problems".to_owned()
             } else {
-                term::count(self.problems.len() as u64, "problem")
+                term::count((self.config.len() + self.problems.len()) as u64, "problem")
             },
         );
         text

@@ -36,9 +36,23 @@ impl Failure {
     /// All problems, one by one.
     pub(crate) fn problems(&self) -> Vec<String> {
         match self {
-            Self::Config(errors) => errors.0.clone(),
+            Self::Config(errors) => errors.texts.clone(),
             other => vec![other.to_string()],
         }
+    }
+
+    /// What to do about it, if not to correct the request.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let Self::Config(errors) = self else { return None };
+        let what = match &errors.files[..] {
+            [] => "the variable".to_owned(),
+            files => {
+                let files: Vec<String> =
+                    files.iter().map(|file| file.display().to_string()).collect();
+                files.join(" and ")
+            }
+        };
+        Some(format!("nothing was started; correct {what} and run it again"))
     }
 
     pub(crate) fn erasing(error: impl Into<Self>) -> Self {

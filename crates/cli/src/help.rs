@@ -63,7 +63,8 @@ pub(super) fn help(args: &Args, mut definition: Command) -> Result<Exit, Failure
     if let [word] = &args.words[..]
         && let Some(topic) = topic(word)
     {
-        term::page(topic.text)?;
+        let text = term::width().map(|width| fitted(topic.text, width));
+        term::page(text.as_deref().unwrap_or(topic.text))?;
         return Ok(Exit::OK);
     }
     match find(&mut definition, &args.words) {
@@ -86,6 +87,48 @@ pub(super) fn help(args: &Args, mut definition: Command) -> Result<Exit, Failure
             Ok(Exit::USAGE)
         }
     }
+}
+
+/// A topic in lines of at most `width` columns. A paragraph, or an entry of a list with its continuation
+/// lines, that fits stays as it is.
+fn fitted(text: &str, width: usize) -> String {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut fitted = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(first) = lines.next() {
+        let own = indent(first);
+        let mut block = vec![first];
+        let continues = |line: &&str| match own {
+            _ if first.is_empty() || line.is_empty() => false,
+            0 => indent(line) == 0,
+            own => indent(line) > own,
+        };
+        while let Some(line) = lines.next_if(continues) {
+            block.push(line);
+        }
+        if block.iter().all(|line| line.chars().count() <= width) {
+            block.iter().for_each(|line| fitted.extend([line, "\n"]));
+            continue;
+        }
+        // Of an entry of a list, continuation lines begin below what follows its name.
+        let name = first[own..].find("  ").map_or(own, |end| own + end);
+        let hanging = name + indent(&first[name..]);
+        let words = first[hanging..].split_whitespace();
+        let words = words.chain(block[1..].iter().flat_map(|line| line.split_whitespace()));
+        let mut line = first[..hanging].to_owned();
+        let mut begun = false;
+        for word in words {
+            if begun && line.chars().count() + 1 + word.chars().count() > width {
+                fitted.extend([&line, "\n"]);
+                (line, begun) = (" ".repeat(hanging), false);
+            }
+            line.extend(begun.then_some(' '));
+            line.push_str(word);
+            begun = true;
+        }
+        fitted.extend([&line, "\n"]);
+    }
+    fitted
 }
 
 /// Subcommands of other commands that have this name, and the command that runs a program.
@@ -115,5 +158,34 @@ pub(crate) fn find<'a, 'b>(
     match words {
         [] => Ok(command),
         [word, rest @ ..] => find(command.find_subcommand_mut(word).ok_or(word.as_str())?, rest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_fit_into_the_terminal_and_lose_no_word() {
+        for topic in &TOPICS {
+            assert_eq!(fitted(topic.text, 80), topic.text, "{}", topic.name);
+            for width in [40, 60] {
+                let fitted = fitted(topic.text, width);
+                assert!(fitted.split_whitespace().eq(topic.text.split_whitespace()));
+                let is_long = |line: &&str| line.chars().count() > width;
+                let long: Vec<&str> = fitted.lines().filter(is_long).collect();
+                // A word that is longer, in its own line.
+                assert!(
+                    long.iter().all(|line| line.trim().split("  ").count() > 1
+                        || line.split_whitespace().count() == 1),
+                    "{long:?}"
+                );
+            }
+        }
+        let text = "Two words\nmore of it\n\n  name  what it\n        means\n  x     y\n";
+        assert_eq!(
+            fitted(text, 14),
+            "Two words more\nof it\n\n  name  what\n        it\n        means\n  x     y\n"
+        );
     }
 }

@@ -38,9 +38,11 @@ pub(super) fn man(args: &Args, definition: Command) -> Result<Exit, Failure> {
     Ok(Exit::OK)
 }
 
-/// One page for each command. `help` gets none: it only prints the pages of the others.
+/// One page for each command, except internal ones. `help` gets none: it only prints the pages of the
+/// others.
 fn pages(command: Command, directory: &Path) -> io::Result<()> {
-    for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+    let is_shown = |inner: &&Command| !inner.is_hide_set() && inner.get_name() != "help";
+    for inner in command.get_subcommands().filter(is_shown) {
         pages(inner.clone(), directory)?;
     }
     Man::new(command).generate_to(directory)?;

@@ -17,7 +17,7 @@ use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure, context, term};
 
 /// Unlike `exec`, the server confines without being asked.
-const SANDBOX: &str = "Confine commands: they write only in the project and a private temporary directory, have no network, and do not see secrets. strict refuses to start where this machine cannot enforce that; best-effort runs anyway and records what is missing; off disables it [default: best-effort; without a MODE: strict]";
+const SANDBOX: &str = "Confine commands: they write only in the project and a private temporary directory, have no network, and do not see secrets. strict refuses to start where this machine cannot enforce that; best-effort confines with what the machine has (at least Landlock) and records what is not enforced; off disables it [default: best-effort; without a MODE: strict]";
 
 /// Serve agents over the Model Context Protocol, and record their commands
 ///

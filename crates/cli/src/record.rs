@@ -43,6 +43,17 @@ impl Record {
         }
     }
 
+    /// For showing runs: marks those whose runner died before it reads.
+    pub(crate) fn read_marked(&self) -> Result<Store, Failure> {
+        Ok(recovery::mark_dead_runs(self.read()?, &context::notify())?)
+    }
+
+    /// The same for many runs; see `read_if_any`.
+    pub(crate) fn read_marked_if_any(&self) -> Result<Option<Store>, Failure> {
+        let mark = |store| recovery::mark_dead_runs(store, &context::notify());
+        Ok(self.read_if_any()?.map(mark).transpose()?)
+    }
+
     /// Says that nothing matches. On a terminal it names the record, because it may be another one than
     /// expected.
     pub(crate) fn say_empty(&self, text: &str, read: Option<&Store>) {

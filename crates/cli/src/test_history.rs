@@ -18,12 +18,12 @@ const DRAWN: usize = 20;
 
 /// Show test results over all recorded runs: first failure, flips, durations
 ///
-/// Reads runs recorded with `--tests`. A pattern that matches one test shows each of its results.
+/// Reads runs recorded with `--tests`. The exact name of a test shows each of its results.
 /// In HISTORY, oldest first: + passed, x failed, E error, - skipped, and . for a complete run of
 /// the same command that does not name the test among those that failed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only tests whose whole name matches this pattern (*, ?, [a-z]), such as '*parse*'
+    /// The test with this name, or tests whose whole name matches a pattern (*, ?, [a-z]): '*parse*'
     #[arg(value_name = "GLOB")]
     pattern: Option<String>,
     /// Only tests whose newest result is a failure; a later complete run without it is a pass
@@ -75,7 +75,7 @@ struct ResultDocument {
 
 pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let record = Record::find(store)?;
-    let store = record.read_if_any()?;
+    let store = record.read_marked_if_any()?;
     let mut tests = match &store {
         Some(store) => store.tests(args.pattern.as_deref())?,
         None => Vec::new(),
@@ -86,12 +86,14 @@ pub(super) fn tests(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> 
     let shown = &tests[..tests.len().min(args.limit)];
     if args.json {
         term::document(&shown.iter().map(document).collect::<Vec<_>>())?;
+    } else if args.limit == 0 {
+        // Nothing was asked for.
     } else if shown.is_empty() {
         let runs = store.as_ref().map_or(Ok(0), Store::runs_with_tests)?;
         record.say_empty(&nothing(args, known, runs), store.as_ref());
     } else {
         let table = match shown {
-            [test] => one(test),
+            [test] if args.pattern.as_deref() == Some(&test.name) => one(test),
             several => all(several),
         };
         term::page(&table.render(term::width(), Palette::of_stdout()))?;

@@ -4,8 +4,13 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 
+const LINES: &str = "`--tail N` prints the last N lines, `--head N` the first";
+
 /// Options by the command they are typed after (all of these words), and what does the same.
-const OPTIONS: [(&[&str], &str, &str); 10] = [
+const OPTIONS: [(&[&str], &str, &str); 13] = [
+    (&["runs", "logs"], "-n", LINES),
+    (&["runs", "logs"], "--lines", LINES),
+    (&["runs", "logs"], "--limit", LINES),
     (
         &["exec"],
         "--retries",
@@ -42,16 +47,22 @@ pub(crate) fn of_option(mut error: clap::Error, typed: &[OsString], is_exec: boo
         }
         _ => String::new(),
     };
-    if is_exec {
-        // clap suggests to put the option alone after `--`, where it would be the command.
-        error.remove(ContextKind::Suggested);
-    }
     let advice = OPTIONS.iter().find(|(command, option, _)| {
         *option == unknown && command.iter().all(|word| own.contains(word))
     });
     if let Some((.., advice)) = advice {
-        error.remove(ContextKind::SuggestedArg);
-        return advise(error, advice);
+        return advise(without_similar(error, &own), advice);
+    }
+    if !takes_text(&own) {
+        // clap suggests to put the option after `--`, where it would name a run, a file or an agent.
+        error.remove(ContextKind::Suggested);
+    }
+    let unsafe_one = matches!(
+        error.get(ContextKind::SuggestedArg),
+        Some(ContextValue::String(option)) if option.starts_with("--no-redact")
+    );
+    if unsafe_one && !unknown.contains("redact") {
+        error = without_similar(error, &own);
     }
     // `-timeout` is read as `-t -i …`.
     let long = own.iter().find(|word| is_long_with_one_hyphen(word) && word.starts_with(&unknown));
@@ -64,6 +75,26 @@ pub(crate) fn of_option(mut error: clap::Error, typed: &[OsString], is_exec: boo
         return advise(error, advice);
     }
     error
+}
+
+/// Removes the option that clap takes for the meant one, also from the usage.
+fn without_similar(mut error: clap::Error, own: &[&str]) -> clap::Error {
+    if error.remove(ContextKind::SuggestedArg).is_some() {
+        let mut definition = crate::commands::definition();
+        let mut command = &mut definition;
+        for word in own {
+            if command.find_subcommand(word).is_some() {
+                command = command.find_subcommand_mut(word).expect("it was found");
+            }
+        }
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(command.render_usage()));
+    }
+    error
+}
+
+/// Whether the command takes any text as its argument, also one that looks like an option.
+fn takes_text(own: &[&str]) -> bool {
+    own.windows(2).any(|words| words == ["runs", "search"])
 }
 
 /// Whether a word is an option of `exec` that lacks its second hyphen.

@@ -11,9 +11,10 @@ use retake_runner::run::FinishedRun;
 use retake_runner::run_text::{self, LeftGroup};
 use retake_runner::sandbox_settings::{SettingsFault, SettingsProblem};
 use retake_store::{Defect, OutputDamage};
+use retake_types::request::CommandForm;
 use retake_types::{
-    DroppedPromise, Effects, ErrorCode, ErrorDetail, LeftFate, LimitKind, Outcome, OutcomeKind,
-    RefusalReason, Run, RunError, SandboxPart, SandboxReport, StartFailure, text,
+    DroppedPromise, Effects, ErrorCode, ErrorDetail, Intent, LeftFate, LimitKind, Outcome,
+    OutcomeKind, RefusalReason, Run, RunError, SandboxPart, SandboxReport, StartFailure, text,
 };
 
 use crate::{denied, term};
@@ -321,7 +322,8 @@ fn hint(error: &RunError) -> Option<&'static str> {
         }
         (ErrorCode::Sandbox, Some(ErrorDetail::SandboxPart(part))) => sandbox_hint(part),
         (ErrorCode::Sandbox, Some(ErrorDetail::SandboxDrops)) => {
-            "nothing was started; --sandbox=best-effort runs it and records what is missing"
+            "nothing was started; --sandbox=best-effort confines it with what this machine has, and \
+             records what is not enforced"
         }
         (ErrorCode::Sandbox, Some(ErrorDetail::NoSandbox)) => {
             "nothing was started; allow user namespaces (sysctl user.max_user_namespaces, \
@@ -412,12 +414,22 @@ fn sandbox_hint(part: SandboxPart) -> &'static str {
     }
 }
 
+/// What to do about a program that is not found because its name is a whole command.
+fn command_in_one_word(error: &RunError, intent: &Intent) -> Option<&'static str> {
+    let CommandForm::Arguments(words) = &intent.request.command.form else { return None };
+    let name = words.first()?.to_string_lossy();
+    let not_found = error.code == ErrorCode::NotFound && error.detail.is_none();
+    (not_found && name.trim().contains(char::is_whitespace)).then_some(
+        "after -- the program and each argument are separate words, as in: retake exec -- ls -l",
+    )
+}
+
 /// The run with a hint beside its error, for people and `--json`.
 pub(crate) fn with_hint(mut run: Run) -> Run {
     if let Some(outcome) = &mut run.outcome
         && let Some(error) = &outcome.error
         && error.hint.is_none()
-        && let Some(hint) = hint(error)
+        && let Some(hint) = command_in_one_word(error, &run.intent).or_else(|| hint(error))
     {
         outcome.set_hint(hint);
     }

@@ -36,7 +36,7 @@ pub(super) struct Excerpt {
     pub(super) text: String,
     /// Number of lines of the whole stream.
     pub(super) lines: u64,
-    /// The first omitted part.
+    /// The range of all omitted lines; if none is omitted, the first omitted part of one.
     pub(super) missing: Option<Missing>,
     /// Binary output, of which nothing is shown.
     pub(super) binary: bool,
@@ -451,8 +451,9 @@ impl Parts {
         }
         let missing = gaps(before, lines, self.chosen.keys().copied());
         let cut = |entry: &Entry| Some(Missing::Columns(entry.number, entry.fitted.cut?));
-        let first_missing = missing.first().map(|(from, to)| Missing::Lines(*from, *to));
-        let cut = first_missing.or_else(|| self.chosen.values().find_map(cut));
+        let lines_missing = missing.first().zip(missing.last());
+        let lines_missing = lines_missing.map(|((from, _), (_, to))| Missing::Lines(*from, *to));
+        let cut = lines_missing.or_else(|| self.chosen.values().find_map(cut));
         let text = self.text(&missing);
         Excerpt { text, lines, missing: cut, binary: false, end: tail.end }
     }

@@ -100,7 +100,9 @@ impl ClientSession {
         let unusable = self.runs.unusable();
         let (answer, answered) = tokio::sync::oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            let opened = match project.read_store() {
+            let opened = project.read_store();
+            let opened = opened.and_then(|store| recovery::mark_dead_runs(store, &notify));
+            let opened = match opened {
                 Err(Error::NoStore { .. }) => Err(ToolError::Other(match unusable {
                     Some(why) => format!("the record cannot be used: {why}"),
                     None => "nothing was recorded here yet".to_owned(),

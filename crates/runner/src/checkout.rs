@@ -26,6 +26,14 @@ pub fn checkout(directory: &Path) -> Checkout {
     Checkout { sha: head(&git_dir, &common), worktree }
 }
 
+/// The branch that is checked out, also one without a commit; `None` outside a repository, and for a
+/// detached HEAD.
+pub fn branch(directory: &Path) -> Option<String> {
+    let repository = Repository::find(directory)?;
+    let head = read_small(&repository.git_dir.join("HEAD")).ok()?;
+    head.strip_prefix("ref: refs/heads/").map(|name| name.trim_end().to_owned())
+}
+
 fn head(git_dir: &Path, common: &Path) -> Option<String> {
     let mut text = read_small(&git_dir.join("HEAD")).ok()?;
     // A symbolic reference may name another one; git stops at five.
@@ -66,11 +74,14 @@ mod tests {
         let top = dir.path().join("top");
         fs::create_dir_all(top.join("sub")).unwrap();
         assert_eq!(checkout(&top), Checkout::default());
-        git(&top, &["init", "-q"]);
+        assert_eq!(branch(&top), None);
+        git(&top, &["init", "-q", "-b", "topic/one"]);
+        assert_eq!(branch(&top).as_deref(), Some("topic/one"));
         assert_eq!(checkout(&top), Checkout { sha: None, worktree: Some("main".into()) });
         git(&top, &["commit", "-q", "--allow-empty", "-m", "one"]);
         let expected = |of: &Path| Some(git(of, &["rev-parse", "HEAD"]));
         assert_eq!(checkout(&top.join("sub")).sha, expected(&top));
+        assert_eq!(branch(&top.join("sub")).as_deref(), Some("topic/one"));
 
         git(&top, &["pack-refs", "--all"]);
         assert_eq!(checkout(&top).sha, expected(&top), "packed");

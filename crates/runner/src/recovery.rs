@@ -83,6 +83,20 @@ pub fn retain(store: &mut Store, days: u64, notify: &Notify) {
     }
 }
 
+/// Marks dead runs of a record that is about to be read: what is read then has their outcomes and
+/// output. A record that cannot be written is read as it is.
+pub fn mark_dead_runs(store: Store, notify: &Notify) -> retake_store::Result<Store> {
+    if !store.has_dead_runs() {
+        return Ok(store);
+    }
+    let path = store.path().to_owned();
+    drop(store);
+    if let Ok(mut store) = Store::open(&path) {
+        recover(&mut store, notify);
+    }
+    Store::open_read_only(&path)
+}
+
 /// Marks dead runs, compresses and indexes within the spare time. Call it after the result is
 /// printed. On a read-only record this is left to a command that can write.
 pub fn tend(mut store: Store, notify: &Notify) {

@@ -222,7 +222,7 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "pty",
         FlagValue::None,
         ENVIRONMENT,
-        "Give the command its own terminal; stdout and stderr become one",
+        "Connect stdout and stderr to a terminal of the command's own (one stream); stdin stays empty unless --stdin inherit",
     ),
     flag(
         ExecFlag::On,
@@ -243,7 +243,7 @@ pub const EXEC_FLAGS: [FlagDefinition; 41] = [
         "sandbox",
         FlagValue::Optional("MODE"),
         SANDBOX,
-        "Confine the command: it writes only in the project and a private temporary directory, has no network, and does not see secrets. strict refuses to start where this machine cannot enforce that; best-effort runs anyway and records what is missing; off disables it [default: strict]",
+        "Confine the command: it writes only in the project and a private temporary directory, has no network, and does not see secrets. strict refuses to start where this machine cannot enforce that; best-effort confines with what the machine has (at least Landlock) and records what is not enforced; off disables it [default: strict]",
     ),
     in_sandbox(flag(
         ExecFlag::AllowWrite,

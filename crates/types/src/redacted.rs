@@ -106,6 +106,13 @@ impl Redacted<RunOutcome> {
             error.hint = Some(hint.to_owned());
         }
     }
+
+    /// The same for a hint that names something of the user's.
+    pub fn set_redacted_hint(&mut self, hint: Redacted<String>) {
+        if let Some(error) = &mut self.0.error {
+            error.hint = Some(hint.0);
+        }
+    }
 }
 
 impl Serialize for Redacted<Value> {

@@ -49,6 +49,17 @@ impl Args {
         self.values(flag).map(|value| value.to_string_lossy().into_owned()).collect()
     }
 
+    /// The first option that was given without the value that it may have after `=`.
+    pub(super) fn without_value(&self) -> Option<&'static str> {
+        let definitions = self.options.iter().map(|(flag, value)| (exec_flag(*flag), value));
+        definitions
+            .filter(|(definition, value)| {
+                matches!(definition.value, FlagValue::Optional(_)) && value.is_empty()
+            })
+            .map(|(definition, _)| definition.long)
+            .next()
+    }
+
     /// The options of these definitions, as read by clap.
     fn options<'a>(
         matches: &ArgMatches,

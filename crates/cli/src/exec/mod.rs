@@ -97,6 +97,8 @@ pub(crate) struct Refused {
     pub(crate) redactor: Redactor,
     /// The record to write it to; `None` if no request could be read, or no record opened.
     pub(crate) context: Option<Arc<RunContext>>,
+    /// What to do about it; `None` for the usual advice.
+    pub(crate) hint: Option<String>,
 }
 
 pub(crate) fn exec(args: Args, store: Option<&Path>) -> Exit {
@@ -123,7 +125,7 @@ fn run_remotely(prepared: Prepared, on: &str) -> Exit {
     let json = prepared.display.json;
     let context = Some(prepared.context);
     let PreparedRun { intent, redactor, .. } = *prepared.run;
-    Refused { intent: Box::new(intent), failure, redactor, context }.show(json)
+    Refused { intent: Box::new(intent), failure, redactor, context, hint: None }.show(json)
 }
 
 /// Opens the project and checks the request.
@@ -173,8 +175,10 @@ fn keeper_session(request: &RunRequest) -> KeeperSession {
 
 fn open(request: &RunRequest, store: Option<&Path>) -> Result<(Project, Config), Refused> {
     context::open(store).map_err(|failure| {
-        let failure = StartFailure::Refused(failure.problems());
-        Refused::without_configuration(request.clone(), RedactedParts::default(), failure)
+        let refusal = StartFailure::Refused(failure.problems());
+        let redacted = RedactedParts::default();
+        let refused = Refused::without_configuration(request.clone(), redacted, refusal);
+        Refused { hint: failure.hint(), ..refused }
     })
 }
 
@@ -208,6 +212,7 @@ fn perform(
         redactor: prepared.redactor.clone(),
         failure: StartFailure::NoResources(words::no_process(&error)),
         context: Some(context.clone()),
+        hint: None,
     })?;
     let watches = request.effects.watches();
     let mut watch = watches.then(|| EffectsWatch::begin(request, &prepared.redactor, context));
@@ -225,6 +230,7 @@ fn perform(
             intent: Box::new(unrecorded.prepared.intent),
             redactor: unrecorded.prepared.redactor,
             context: None,
+            hint: None,
         })?;
     Ok((finished, had_terminal, worker.end()))
 }
@@ -263,7 +269,7 @@ impl Refused {
             StartFailure::Refused(texts)
         };
         let context = refused.recordable.then(|| context.clone());
-        Self { intent: refused.intent, failure, redactor: refused.redactor, context }
+        Self { intent: refused.intent, failure, redactor: refused.redactor, context, hint: None }
     }
 
     /// A request for which no project could be opened. `redacted` names the parts that were redacted before.
@@ -273,12 +279,15 @@ impl Refused {
         failure: StartFailure,
     ) -> Self {
         let (intent, redactor) = refused_intent(request, redacted);
-        Self { intent, failure, redactor, context: None }
+        Self { intent, failure, redactor, context: None, hint: None }
     }
 
     /// Records the refusal and prints it.
     pub(crate) fn show(self, json: bool) -> Exit {
         let mut refused = run::not_started(*self.intent, self.failure, &self.redactor);
+        if let (Some(hint), Some(outcome)) = (self.hint, &mut refused.run.outcome) {
+            outcome.set_redacted_hint(Redacted::new(hint, &mut self.redactor.clone()));
+        }
         if let Some(context) = &self.context {
             refused.record_refusal(context);
         }

@@ -58,6 +58,7 @@ fn execute(prepared: Prepared, on: &str) -> Result<(FinishedRun, EndedWorker), R
             failure,
             redactor: redactor.clone(),
             context,
+            hint: None,
         })
     };
     let refuse = |reasons: Vec<String>| refuse_in(reasons, Some(context.clone()));

@@ -292,8 +292,12 @@ fn command(args: &Args, shell: Option<ShellMode>, problems: &mut Problems) -> Co
             ));
             nothing(line())
         }
-        _ => {
-            problems.note("there is a command before and after --; give only one");
+        (before, _) => {
+            let value = before.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+            let hint = args.without_value().map_or_else(String::new, |option| {
+                format!(" (a value of --{option} needs `=`, as in --{option}={value})")
+            });
+            problems.note(format!("there is a command before and after --; give only one{hint}"));
             nothing(line())
         }
     }

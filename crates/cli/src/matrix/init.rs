@@ -2,9 +2,10 @@
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use retake_matrix::config::{FILES, template};
+use retake_matrix::config::{FILES, TemplatePlace, template};
+use retake_runner::checkout;
 use serde::Serialize;
 
 use super::open;
@@ -35,8 +36,8 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
     } else {
         options.create_new(true)
     };
-    let in_git = path.ancestors().any(|directory| directory.join(".git").exists());
-    let template = template(in_git);
+    let place = place(&open::here()?);
+    let template = template(&place);
     options.open(&path).and_then(|mut file| file.write_all(template.as_bytes())).map_err(
         |source| match source.kind() {
             ErrorKind::AlreadyExists => {
@@ -51,8 +52,20 @@ pub(super) fn init(args: &Args) -> Result<Exit, Failure> {
         term::document(&Document { created })?;
     } else {
         created.iter().for_each(|path| term::say(&format!("created {}", path.display())));
-        let keys = if in_git { "command and code.refs" } else { "command" };
+        let keys = match place {
+            TemplatePlace::Repository { .. } => "command and code.refs",
+            TemplatePlace::NoRepository => "command",
+        };
         term::say(&format!("next: set {keys} in {}, then `retake matrix run`", FILES[0]));
     }
     Ok(Exit::OK)
+}
+
+fn place(here: &Path) -> TemplatePlace {
+    if !here.ancestors().any(|directory| directory.join(".git").exists()) {
+        return TemplatePlace::NoRepository;
+    }
+    let commit = || checkout::checkout(here).sha;
+    let checked_out = checkout::branch(here).or_else(commit);
+    TemplatePlace::Repository { checked_out: checked_out.unwrap_or_else(|| "HEAD".to_owned()) }
 }

@@ -70,7 +70,7 @@ fn results_of(run: &Run) -> Option<&TestResults> {
 }
 
 pub(super) fn diff(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let store = record.read()?;
+    let store = record.read_marked()?;
     let a = record::find(&store, &args.a)?;
     let b = record::find(&store, &args.b)?;
     let differences = differences(&a, &b);

@@ -46,7 +46,7 @@ pub(super) fn export(args: &Args, record: &Record) -> Result<Exit, Failure> {
     if args.json && args.format == Format::Junit {
         return Err(Failure::Usage("a JUnit report is XML: give --json or --format junit".into()));
     }
-    let store = record.read_if_any()?;
+    let store = record.read_marked_if_any()?;
     let (ids, mut damaged) = match &store {
         Some(store) if args.ids.is_empty() => matching(store, args)?,
         Some(store) => (named(store, &args.ids)?, Vec::new()),

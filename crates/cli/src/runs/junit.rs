@@ -11,12 +11,12 @@ use retake_runner::run_text;
 use retake_store::{Error, Store};
 use retake_types::loop_record::matrix::CellLabels;
 use retake_types::{
-    CountedUnit, OutcomeKind, Run, RunId, State, TestDetail, TestResults, TestStatus,
+    CountedUnit, OutcomeKind, Run, RunId, State, Stream, TestDetail, TestResults, TestStatus,
 };
 
 use crate::{Failure, term};
 
-/// How much of a failed run's output the report carries.
+/// How much of each stream of a failed run the report carries.
 const TAIL: u64 = 64 * 1024;
 /// Stands for the tests that a run counts but does not name.
 const UNNAMED: &str = "tests that are not named";
@@ -130,12 +130,14 @@ fn suite(store: &Store, run: &Run, number: u64, out: &mut impl Write) -> Result<
     for case in &cases {
         write_case(case, out)?;
     }
-    let output = match run.success() || run.outcome.is_none() {
-        true => String::new(),
-        false => tail(store, run.intent.id())?,
-    };
-    writeln!(out, "    <system-out>{}</system-out>", escape_xml(&output))?;
-    writeln!(out, "    <system-err></system-err>\n  </testsuite>")?;
+    for (stream, element) in [(Stream::Stdout, "system-out"), (Stream::Stderr, "system-err")] {
+        let output = match run.success() || run.outcome.is_none() {
+            true => String::new(),
+            false => tail(store, run.intent.id(), stream)?,
+        };
+        writeln!(out, "    <{element}>{}</{element}>", escape_xml(&output))?;
+    }
+    writeln!(out, "  </testsuite>")?;
     Ok(())
 }
 
@@ -315,13 +317,13 @@ fn write_case(case: &Case, out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tail(store: &Store, id: RunId) -> Result<String, Failure> {
+fn tail(store: &Store, id: RunId, stream: Stream) -> Result<String, Failure> {
     let reading = |error| Failure::from(Error::reading(id, error));
-    let mut merged = store.read_interleaved(id)?;
-    let from = merged.length().saturating_sub(TAIL);
-    merged.seek(SeekFrom::Start(from)).map_err(reading)?;
+    let mut output = store.read_output(id, stream)?;
+    let from = output.length().saturating_sub(TAIL);
+    output.seek(SeekFrom::Start(from)).map_err(reading)?;
     let mut bytes = Vec::new();
-    merged.take(TAIL).read_to_end(&mut bytes).map_err(reading)?;
+    output.take(TAIL).read_to_end(&mut bytes).map_err(reading)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -54,7 +54,7 @@ impl Args {
 }
 
 pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let store = record.read_if_any()?;
+    let store = record.read_marked_if_any()?;
     let filter = args.filter.filter();
     let page = store.as_ref().map(|store| store.list_readable(&filter, None, args.limit));
     let (runs, older, unreadable) = match page.transpose()? {
@@ -64,6 +64,8 @@ pub(super) fn list(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let runs: Vec<Run> = runs.into_iter().map(words::with_hint).collect();
     if args.json {
         term::document(&runs)?;
+    } else if args.limit == 0 {
+        // Nothing was asked for.
     } else if runs.is_empty() {
         let text = if store.is_some() { "no run matches" } else { "nothing was recorded here yet" };
         record.say_empty(text, store.as_ref());

@@ -60,7 +60,7 @@ struct Piece<'a> {
 }
 
 pub(super) fn logs(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let store = record.read()?;
+    let store = record.read_marked()?;
     let id = record::find(&store, &args.id)?.intent.id();
     let wanted = match (args.stdout, args.stderr) {
         (true, _) => Some(Stream::Stdout),

@@ -83,11 +83,13 @@ impl<'a> Document<'a> {
 pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
     let text = args.text.join(" ");
     if !text.contains(char::is_alphanumeric) {
-        return Err(Failure::Usage(format!(
-            "`{text}` contains no word; search matches letters and digits only, `retake runs logs ID | grep` everything"
-        )));
+        return Err(Failure::Usage(
+            "the text contains no letter or digit to search for; to find other characters use \
+             `retake runs logs ID | grep -F TEXT`"
+                .to_owned(),
+        ));
     }
-    let store = record.read_if_any()?;
+    let store = record.read_marked_if_any()?;
     let found = match &store {
         Some(store) => {
             let limited = SearchEffort::within(SCAN);
@@ -103,7 +105,7 @@ pub(super) fn search(args: &Args, record: &Record) -> Result<Exit, Failure> {
         let now = Timestamp::now();
         let hits: String = found.hits.iter().map(|hit| entry(hit, now, palette)).collect();
         term::page(&hits)?;
-        if found.hits.is_empty() {
+        if found.hits.is_empty() && args.limit > 0 {
             record.say_empty(&format!("no recorded output has `{text}`"), store.as_ref());
         }
         if found.more {

@@ -44,7 +44,7 @@ impl<'a> Document<'a> {
 }
 
 pub(super) fn show(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let store = record.read()?;
+    let store = record.read_marked()?;
     let tree = store.tree(record::find(&store, &args.id)?.intent.id())?;
     if args.json {
         term::document(&Document::of(&tree))?;

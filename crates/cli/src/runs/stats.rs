@@ -69,7 +69,7 @@ impl<'a> CommandDocument<'a> {
 }
 
 pub(super) fn stats(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let store = record.read_if_any()?;
+    let store = record.read_marked_if_any()?;
     let stats = match &store {
         Some(store) => store.stats(&args.filter.filter())?,
         None => Stats::default(),

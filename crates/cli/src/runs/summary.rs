@@ -41,7 +41,7 @@ enum Annotations {
 }
 
 pub(super) fn summary(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let store = record.read()?;
+    let store = record.read_marked()?;
     let mut runs = Vec::new();
     for id in &args.ids {
         runs.push(record::find(&store, id)?);

@@ -124,6 +124,31 @@ fn bytes_that_are_not_text_come_in_base64_too() {
 }
 
 #[test]
+fn a_value_or_a_command_in_the_wrong_place_is_explained() {
+    let sandbox = Sandbox::new();
+    let twice = "there is a command before and after --; give only one";
+    for (arguments, expected) in [
+        (
+            &["--sandbox", "strict", "--", "ls"][..],
+            "(a value of --sandbox needs `=`, as in --sandbox=strict)",
+        ),
+        (&["--track", "/tmp", "--", "true"], "(a value of --track needs `=`, as in --track=/tmp)"),
+        (&["ls", "--", "true"], twice),
+        (
+            &["--", "ls -l"],
+            "after -- the program and each argument are separate words, as in: retake exec -- ls -l",
+        ),
+        (&["--", "no-such-program", "a b"], "check the spelling and PATH"),
+    ] {
+        let called = sandbox.retake(&[&["exec"], arguments].concat());
+        assert!(called.stderr.contains(expected), "{arguments:?}: {}", called.snapshot());
+        assert_eq!(called.code == 125, called.stderr.contains(twice), "{}", called.snapshot());
+        let explained = called.stderr.contains("needs `=`");
+        assert_eq!(explained, expected.contains("needs `=`"), "{}", called.snapshot());
+    }
+}
+
+#[test]
 fn outcomes_have_one_word_one_code_and_one_error() {
     let sandbox = Sandbox::new();
     let cases: [(&[&str], &str, i64, &str); 8] = [

@@ -83,8 +83,12 @@ fn a_green_run_that_names_no_test_ends_a_failure_and_is_a_flip() {
         shown,
         [(&failed, &named), (&passed, &inferred), (&failed, &named), (&passed, &inferred)]
     );
-    let one = project.0.retake(&["tests", "test_cart.*"]).stdout;
+    let one = project.0.retake(&["tests", "test_cart.Cart.test_sum"]).stdout;
     assert_eq!(one.matches("not failed").count(), 2, "{one}");
+    // A pattern lists tests, however many match.
+    let listed = project.0.retake(&["tests", "test_cart.*"]).stdout;
+    assert!(listed.contains("HISTORY") && !listed.contains("not failed"), "{listed}");
+    assert_eq!(project.0.retake(&["tests", "-n", "0"]).snapshot(), "exit 0\n");
     assert_eq!(
         project.says(&["nothing"]),
         "retake: no recorded test is called nothing; '*nothing*' also finds parts of names\n"
@@ -266,6 +270,8 @@ fn advice_fits_what_was_typed() {
         (&["exec", "ls", "-l"], "a command that has options goes after '--'"),
         (&["runs", "show", "last", "--format", "json"], "--json"),
         (&["runs", "export", "-o", "x.xml"], "> FILE"),
+        (&["runs", "logs", "last", "-n", "1"], "`--tail N` prints the last N lines, `--head N`"),
+        (&["runs", "logs", "last", "--lines", "1"], "`--tail N`"),
         (&["version"], "`retake --version`"),
         (&["help", "run"], "did you mean exec, agent run, matrix run?"),
         (&["runs", "list", "--limit", "abc"], "a whole number is needed"),
@@ -275,6 +281,25 @@ fn advice_fits_what_was_typed() {
         let after = "a command that has options goes after";
         assert!(expected.contains(after) || !called.stderr.contains(after), "{}", called.stderr);
     }
+    // What is put after `--` would name a run; secrets stay replaced.
+    for typed in [
+        &["runs", "logs", "last", "-n", "1"][..],
+        &["runs", "show", "--verbose", "last"],
+        &["again", "--tests", "last"],
+        &["tests", "--last"],
+        &["exec", "--no-record", "--", "true"],
+        &["exec", "--no-reduce", "--", "true"],
+        &["agent", "run", "--no-reduce", "x"],
+        &["matrix", "run", "--no-record"],
+    ] {
+        let said = sandbox.retake(typed).stderr;
+        assert!(said.contains("unexpected argument"), "{typed:?}: {said}");
+        assert!(!said.contains("-- -") && !said.contains("redact"), "{typed:?}: {said}");
+    }
+    let meant = sandbox.retake(&["exec", "--no-redaction", "--", "true"]).stderr;
+    assert!(meant.contains("'--no-redact'"), "{meant}");
+    let text = sandbox.retake(&["runs", "search", "--verbose"]).stderr;
+    assert!(text.contains("-- --verbose"), "{text}");
     let topic = sandbox.retake(&["help", "exit-code"]);
     assert!(topic.code == 0 && topic.stdout.starts_with("Exit codes"), "{}", topic.snapshot());
     let script = sandbox.file("env.sh", "");

@@ -336,6 +336,22 @@ fn init_writes_a_configuration_that_can_be_read_and_keeps_one_that_is_there() {
     let refused = env.expect(1, &["init"]);
     assert!(refused.stderr.contains("--force"), "{}", refused.stderr);
     env.expect(0, &["init", "--force"]);
+    let refs = || {
+        env.expect(0, &["init", "--force"]);
+        assert_eq!(env.counts(), [(0, 0, 5)]);
+        let written = std::fs::read_to_string(env.sandbox.project().join("matrix.yml")).unwrap();
+        let line = written.lines().find(|line| line.starts_with("  refs: ")).unwrap();
+        line["  refs: ".len()..].to_owned()
+    };
+    assert_eq!(refs(), "[main]");
+    for (branch, written) in
+        [("topic/one", "[topic/one]"), ("1.0", "[\"1.0\"]"), ("a,b", "[\"a,b\"]")]
+    {
+        env.git(&["checkout", "-q", "-b", branch]);
+        assert_eq!(refs(), written);
+    }
+    env.git(&["checkout", "-q", "--detach"]);
+    assert!(refs().contains(&env.git(&["rev-parse", "HEAD"])));
 }
 
 #[test]

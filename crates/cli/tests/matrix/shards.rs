@@ -25,7 +25,8 @@ impl Jobs {
         let script = format!(
             "git init -q -b main {0} && cd {0} && git config user.name t && \
              git config user.email t@example.org && printf '%s' '{1}' > matrix.yml && \
-             printf '#!/bin/sh\\necho 1..1\\necho \"ok 1 - adds\"\\n' > test.sh && chmod +x test.sh && \
+             printf '#!/bin/sh\\necho 1..1\\nif [ -e broken ]; then echo \"not ok 1 - adds\"; exit 1; fi\\n\
+             echo \"ok 1 - adds\"\\n' > test.sh && chmod +x test.sh && \
              mkdir .agent && touch .agent/config.yml && echo 1 > value && git add -A -f && \
              git commit -qm one && git tag v1 && echo 2 > value && git commit -qam two && git tag v2",
             origin.display(),
@@ -266,18 +267,27 @@ fn workflow(name: &str) -> String {
     text.split_once("\n```").expect("it ends").0.to_owned()
 }
 
-/// The commands of a job: of `run:` and of lists below `script:`.
-fn commands(workflow: &str, job: &str) -> Vec<String> {
-    let mut commands: Vec<String> = Vec::new();
-    let (mut inside, mut block, mut list) = (false, None::<usize>, None::<usize>);
+/// What one shell of a job runs.
+struct Step {
+    script: String,
+    /// Whether it also runs after a step that failed.
+    always: bool,
+}
+
+/// The steps of a job: each `run:`; or `before_script:` and `script:`, which GitLab gives to one shell, and
+/// `after_script:`.
+fn steps(workflow: &str, job: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let (mut inside, mut block, mut list, mut always) =
+        (false, None::<usize>, None::<usize>, false);
     for line in workflow.lines() {
         let indent = line.len() - line.trim_start().len();
         let text = line.trim();
-        if text == format!("{job}:") {
+        if [format!("{job}:"), "default:".to_owned()].contains(&text.to_owned()) {
             inside = true;
             continue;
         }
-        let is_job = text.ends_with(':') && ["default:", "shard:", "compare:"].contains(&text);
+        let is_job = ["default:", "shard:", "compare:", "test:"].contains(&text);
         if is_job && indent <= 2 {
             inside = false;
         }
@@ -286,45 +296,52 @@ fn commands(workflow: &str, job: &str) -> Vec<String> {
         }
         if let Some(at) = block {
             if indent > at {
-                let last = commands.last_mut().expect("begun");
-                last.push_str(text);
-                last.push('\n');
+                steps.last_mut().expect("begun").script += &format!("{text}\n");
                 continue;
             }
             block = None;
         }
         if let Some(at) = list {
-            match text.strip_prefix("- ").filter(|_| indent > at) {
-                Some(command) => {
-                    commands.push(command.to_owned());
-                    continue;
-                }
-                None => list = None,
+            if let Some(command) = text.strip_prefix("- ").filter(|_| indent > at) {
+                steps.last_mut().expect("begun").script += &format!("{command}\n");
+                continue;
             }
+            list = None;
         }
-        match text.strip_prefix("run: ") {
-            Some("|") => {
+        match text {
+            "if: always()" => always = true,
+            "run: |" => {
                 block = Some(indent);
-                commands.push(String::new());
+                steps.push(Step { script: String::new(), always });
             }
-            Some(command) => commands.push(command.to_owned()),
-            None if ["before_script:", "script:", "after_script:"].contains(&text) => {
+            "before_script:" | "after_script:" => {
                 list = Some(indent);
+                steps.push(Step { script: String::new(), always: text == "after_script:" });
             }
-            None => {}
+            "script:" => list = Some(indent),
+            text if text.starts_with("- ") => always = false,
+            text => steps.extend(
+                text.strip_prefix("run: ")
+                    .map(|command| Step { script: command.to_owned(), always }),
+            ),
         }
     }
-    commands
+    steps
 }
 
-#[test]
-fn the_workflows_of_the_guide_work() {
-    for name in ["github", "gitlab"] {
+/// A CI system that runs jobs of a workflow of the guide.
+struct CiSystem {
+    jobs: Jobs,
+    workflow: String,
+    bin: PathBuf,
+    summary: PathBuf,
+}
+
+impl CiSystem {
+    fn new(name: &str) -> Self {
         let jobs = Jobs::new();
-        let text = workflow(name);
-        let summary = jobs.sandbox.dir.path().join("summary.md");
-        // A machine of a CI system: retake is not there until the job installs it.
         let bin = jobs.sandbox.dir.path().join("bin");
+        // A machine of a CI system: retake is not there until the job installs it.
         let install = format!(
             "mkdir {0}; printf '#!/bin/sh\nexec \"$@\"\n' > {0}/sudo; printf '#!/bin/sh\n' > {0}/curl; \
              printf '#!/bin/sh\nln -sf {1} {0}/retake\n' > {0}/apt-get; chmod +x {0}/*",
@@ -332,40 +349,86 @@ fn the_workflows_of_the_guide_work() {
             RETAKE
         );
         assert_eq!(jobs.sandbox.sh(&install).code, 0);
-        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-        let run = |dir: &Path, command: &str, shard: &str| {
-            let command = command.replace("${{ matrix.shard }}", shard);
-            let mut sh = jobs.sandbox.command("bash");
-            sh.current_dir(dir).args(["-e", "-c", &command]);
-            sh.env("GITHUB_STEP_SUMMARY", &summary).env("PATH", &path);
+        let summary = jobs.sandbox.dir.path().join("summary.md");
+        Self { jobs, workflow: workflow(name), bin, summary }
+    }
+
+    /// Runs a job in a clone. Returns whether it succeeded.
+    fn run(&self, job: &str, dir: &Path, shard: &str) -> bool {
+        _ = std::fs::remove_file(self.bin.join("retake"));
+        let path = format!("{}:{}", self.bin.display(), std::env::var("PATH").unwrap());
+        let mut succeeds = true;
+        let steps = steps(&self.workflow, job);
+        assert!(!steps.is_empty(), "{job}");
+        for step in steps.iter().filter(|step| !step.script.is_empty()) {
+            if !(succeeds || step.always) {
+                continue;
+            }
+            let script = step.script.replace("${{ matrix.shard }}", shard);
+            let mut sh = self.jobs.sandbox.command("bash");
+            sh.current_dir(dir).args(["-e", "-c", &script]);
+            sh.env("GITHUB_STEP_SUMMARY", &self.summary).env("PATH", &path);
             sh.env("CI_NODE_INDEX", shard).env("CI_NODE_TOTAL", "2");
+            sh.env("CI_JOB_ID", dir.file_name().unwrap());
             let ran = called(&mut sh);
-            assert_eq!(ran.code, 0, "{name}: {command}: {}", ran.snapshot());
-        };
+            assert!(ran.code == 0 || !step.always, "{script}: {}", ran.snapshot());
+            succeeds &= ran.code == 0;
+        }
+        succeeds
+    }
+}
+
+fn junit_of(dir: &Path) -> (usize, usize) {
+    let junit = std::fs::read_to_string(dir.join("junit.xml")).unwrap();
+    (junit.matches("<testcase").count(), junit.matches("<failure").count())
+}
+
+#[test]
+fn the_workflows_of_the_guide_work_also_after_a_pipeline_whose_tests_failed() {
+    for name in ["github", "gitlab"] {
+        let ci = CiSystem::new(name);
+        let jobs = &ci.jobs;
         let here = jobs.clone("compare");
-        let begin = |job: &str| {
-            _ = std::fs::remove_file(bin.join("retake"));
-            [commands(&text, "default"), commands(&text, job)].concat()
-        };
-        let shard_commands = begin("shard");
-        assert!(shard_commands.len() >= 3, "{shard_commands:?}");
         for shard in ["1", "2"] {
-            let dir = jobs.clone(&format!("shard-{shard}"));
-            shard_commands.iter().for_each(|command| run(&dir, command, shard));
-            let junit = std::fs::read_to_string(dir.join("junit.xml")).unwrap();
-            assert!(junit.contains("<testcase"), "{junit}");
             let bundle = format!("shard-{shard}.bundle");
+            let failing = jobs.clone(&format!("failing-{shard}"));
+            std::fs::write(failing.join("broken"), "").unwrap();
+            assert!(!ci.run("shard", &failing, shard), "{name}");
+            assert_eq!(junit_of(&failing), (1, 1), "{name}");
+            assert!(failing.join(&bundle).exists(), "{name}: no benchmarks after a failed test");
+
+            let dir = jobs.clone(&format!("shard-{shard}"));
+            // The record is in the cache.
+            let copied = jobs.sandbox.sh(&format!(
+                "cp -r {}/.git/retake {}/.git/",
+                failing.display(),
+                dir.display()
+            ));
+            assert_eq!(copied.code, 0, "{}", copied.snapshot());
+            assert!(ci.run("shard", &dir, shard), "{name}");
+            assert_eq!(junit_of(&dir), (1, 0), "{name}");
             std::fs::copy(dir.join(&bundle), here.join(&bundle)).unwrap();
         }
-        let compare = begin("compare");
-        assert!(!compare.is_empty());
-        compare.iter().for_each(|command| run(&here, command, "1"));
+        assert!(ci.run("compare", &here, "1"), "{name}");
         assert!(std::fs::read_to_string(here.join("report.html")).unwrap().contains("size"));
         if name == "github" {
-            let summary = std::fs::read_to_string(&summary).unwrap();
+            let summary = std::fs::read_to_string(&ci.summary).unwrap();
             assert!(summary.contains("### retake matrix, shard 2/2"), "{summary}");
             assert!(summary.contains("| tests | passed | failed | skipped |"), "{summary}");
         }
+    }
+}
+
+#[test]
+fn the_short_workflows_of_the_guide_work() {
+    for name in ["github-tests", "gitlab-tests"] {
+        let ci = CiSystem::new(name);
+        let dir = ci.jobs.clone("test");
+        assert!(ci.run("test", &dir, ""), "{name}");
+        assert_eq!(junit_of(&dir), (1, 0), "{name}");
+        std::fs::write(dir.join("broken"), "").unwrap();
+        assert!(!ci.run("test", &dir, ""), "{name}");
+        assert_eq!(junit_of(&dir), (1, 1), "{name}");
     }
 }
 

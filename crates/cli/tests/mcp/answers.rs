@@ -77,7 +77,7 @@ error[E0308]: mismatched types
    Compiling dependency number 600 v1.0.0
 error: could not compile `thing` (lib) due to 1 previous error
 ---
-Not all of stderr is shown. The rest: runs_logs {\"run\":\"ID\",\"stream\":\"stderr\",\"lines\":\"8-298\"}, or \"pattern\" to search it.
+Not all of stderr is shown. The rest: runs_logs {\"run\":\"ID\",\"stream\":\"stderr\",\"lines\":\"8-588\"}, or \"pattern\" to search it.
 "
     );
 }

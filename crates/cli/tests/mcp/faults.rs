@@ -61,7 +61,7 @@ fn calls_that_are_wrong_say_how() {
         (
             "exec",
             json!({"argv": ["ls"], "timeout": 5}),
-            "not run: there is no timeout; did you mean timeout_seconds?",
+            "not run: unknown argument `timeout`; did you mean timeout_seconds?",
         ),
         (
             "exec",
@@ -71,7 +71,17 @@ fn calls_that_are_wrong_say_how() {
         (
             "exec",
             json!({"argv": ["ls"], "limits": {"memory": 1}}),
-            "not run: there is no limits.memory; did you mean limits.memory_mb?",
+            "not run: unknown argument `limits.memory`; did you mean limits.memory_mb?",
+        ),
+        (
+            "runs_list",
+            json!({"sandbox": 1}),
+            "unknown argument `sandbox`; this tool takes: changed, command, cwd, limit, session_id, since, status, task_id, tests_failed",
+        ),
+        (
+            "exec",
+            json!({"argv": ["ls"], "limits": {"xyz": 1}}),
+            "not run: unknown argument `limits.xyz`; limits takes: cpu_seconds, file_size_mb, memory_mb, open_files, processes",
         ),
         ("runs_show", json!({}), "run is missing"),
         ("runs_list", json!({"limit": -1}), "limit takes 0 or more, not the number -1"),

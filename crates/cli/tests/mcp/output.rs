@@ -85,6 +85,25 @@ fn patterns_match_lines_as_they_are_shown() {
 }
 
 #[test]
+fn the_rest_of_an_output_with_several_gaps_is_one_range_over_all_of_them() {
+    let sandbox = Sandbox::new();
+    sandbox.file("fail", "seq 3000\necho 'error: no space left'\nseq 3002 6000\nexit 1\n");
+    let mut client = Client::new(&sandbox);
+    let result = client.tool("exec", json!({"argv": ["sh", "fail"], "max_chars": 1500}));
+    let told = text(&result);
+    let gap = regex::Regex::new(r"\[lines (\d+)-(\d+) left out\]").unwrap();
+    let gaps: Vec<(String, String)> =
+        gap.captures_iter(&told).map(|gap| (gap[1].to_owned(), gap[2].to_owned())).collect();
+    assert_eq!(gaps.len(), 2, "{told}");
+    let run = run_id(&result);
+    let (short, from, to) = (&run[run.len() - 8..], &gaps[0].0, &gaps[1].1);
+    let all = format!(
+        r#"The rest: runs_logs {{"run":"{short}","stream":"stdout","lines":"{from}-{to}"}}"#
+    );
+    assert!(told.contains(&all), "{told}");
+}
+
+#[test]
 fn all_of_a_long_line_can_be_read() {
     let sandbox = Sandbox::new();
     let mut client = Client::new(&sandbox);

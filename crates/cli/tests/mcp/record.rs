@@ -249,6 +249,16 @@ fn tests_have_a_history() {
     let tests = failing["structuredContent"]["tests"].as_array().unwrap();
     assert_eq!(tests.len(), 1, "{failing}");
     assert_eq!((&tests[0]["last"], &tests[0]["history"]), (&json!("failed"), &json!("+x")));
+    let part = client.text("tests", json!({"name": "econ"}));
+    assert_eq!(
+        part,
+        "no recorded test is called econ; the name *econ* also finds parts of names\n"
+    );
+    assert_eq!(client.text("tests", json!({"name": "x*"})), "no recorded test matches\n");
+    assert_eq!(
+        client.tool("tests", json!({"name": "*econ*"}))["structuredContent"]["tests"][0]["name"],
+        "second"
+    );
 }
 
 #[test]

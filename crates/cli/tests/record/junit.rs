@@ -273,6 +273,11 @@ fn a_failed_run_has_a_failed_case() {
         ]
     );
     assert!(report.contains("<system-out>test_x (test_a.A.test_x) ... ok"), "{report}");
+    assert!(report.contains("<system-err></system-err>"), "{report}");
+    assert_eq!(sandbox.retake(&["exec", "-q", "echo one; echo two >&2; exit 3"]).code, 3);
+    let report = export(&sandbox, &["last"]);
+    assert!(report.contains("<system-out>one\n</system-out>"), "{report}");
+    assert!(report.contains("<system-err>two\n</system-err>"), "{report}");
     // As many failures as are not named.
     sandbox.file("out", "\nrunning 3 tests\nF.F\n\nfailures:\n\nfailures:\n    a\n    b\n\ntest result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n");
     assert_eq!(sandbox.retake(&["exec", "-q", "--tests", "cat out; exit 101"]).code, 101);

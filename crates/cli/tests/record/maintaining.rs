@@ -262,6 +262,38 @@ fn old_runs_go_by_themselves() {
 }
 
 #[test]
+fn errors_of_the_configuration_are_problems_for_doctor_and_name_their_file_in_exec() {
+    let sandbox = Sandbox::new();
+    sandbox.file(".agent/config.yml", "execution:\n  max_output_kbs: 7\n");
+    let error = "PROJECT/.agent/config.yml:2:3: there is no key execution.max_output_kbs; did you mean execution.max_output_kb?";
+    let found = sandbox.settled_call(&["doctor"]);
+    assert!(found.starts_with("exit 1\n"), "{found}");
+    assert!(found.contains(&format!("stdout: config  {error}\n")), "{found}");
+    assert!(found.contains("stdout: result  1 problem\n"), "{found}");
+    let json = sandbox.retake(&["doctor", "--json"]);
+    assert_eq!((json.code, &json.json()["ok"]), (1, &false.into()));
+    assert_eq!(sandbox.settled(json.json()["config"][0].as_str().unwrap()), error);
+    assert_eq!(sandbox.retake(&["doctor", "--report", "report.md"]).code, 1);
+    let report = std::fs::read_to_string(sandbox.project().join("report.md")).unwrap();
+    assert!(report.contains("config    ") && report.contains("1 problem"), "{report}");
+
+    assert_eq!(
+        sandbox.settled_call(&["exec", "--", "true"]),
+        format!(
+            "exit 125\n\
+             stderr: retake: ACODE-EXE-005 {error}\n\
+             stderr: retake: hint: nothing was started; correct PROJECT/.agent/config.yml and run it again\n"
+        )
+    );
+    sandbox.file(".agent/config.yml", "");
+    assert_eq!(sandbox.retake(&["doctor"]).code, 0);
+    let variable = [("RETAKE_EXECUTION__GRACE_SECONDS", "soon")];
+    let wrong = sandbox.retake_with(&variable, &["exec", "--", "true"]);
+    assert!(wrong.stderr.contains("correct the variable and run it again"), "{}", wrong.stderr);
+    assert_eq!(sandbox.retake_with(&variable, &["doctor"]).code, 1);
+}
+
+#[test]
 fn doctor_finds_problems_and_repairs_what_it_can() {
     let sandbox = Sandbox::new();
     let fresh = sandbox.settled_call(&["doctor"]);

@@ -370,9 +370,19 @@ fn search_marks_what_it_finds_and_says_what_it_did_not_look_at() {
     let hit = &json["hits"][0];
     assert_eq!((&hit["stream"], &hit["snippet"]), (&"stdout".into(), &"all fine".into()));
     assert_eq!((&hit["matches"], &json["skippedBytes"]), (&serde_json::json!([[4, 8]]), &0.into()));
-    let wordless = sandbox.retake(&["runs", "search", "!!"]);
-    assert_eq!((wordless.code, wordless.stdout.as_str()), (2, ""));
-    assert!(wordless.stderr.contains("`!!` contains no word"), "{}", wordless.stderr);
+    for text in ["!!", ""] {
+        let wordless = sandbox.retake(&["runs", "search", text]);
+        assert_eq!(
+            wordless.snapshot(),
+            "exit 2\n\
+             stderr: retake: the text contains no letter or digit to search for; to find other characters use `retake runs logs ID | grep -F TEXT`\n"
+        );
+    }
+    for nothing in [&["runs", "list", "-n", "0"][..], &["runs", "search", "fine", "-n", "0"]] {
+        let called = sandbox.retake(nothing);
+        assert_eq!((called.code, called.stdout.as_str()), (0, ""), "{}", called.snapshot());
+        assert!(!called.stderr.contains("no "), "{}", called.snapshot());
+    }
 
     sandbox.recorded("yes | head -c 70000000");
     let skipped = sandbox.settled_call(&["runs", "search", "nothing"]);
@@ -509,6 +519,15 @@ fn every_command_has_help_a_page_and_a_completion() {
             called.stdout
         );
         assert!(pages.join(format!("retake-{}.1", command.join("-"))).exists(), "{command:?}");
+    }
+    let internal = |name: &str| name.contains("__") || name == "retake-help.1";
+    for page in std::fs::read_dir(&pages).unwrap() {
+        let name = page.unwrap().file_name().into_string().unwrap();
+        assert!(!internal(&name), "{name}");
+        let text = std::fs::read_to_string(pages.join(&name)).unwrap();
+        for internal in ["mock\\-agent", "report\\-runs", "run\\-one"] {
+            assert!(!text.contains(internal), "{name}: {text}");
+        }
     }
     let overview = sandbox.retake(&["--help"]).stdout;
     assert!(overview.contains("runs         List, show, search"), "{overview}");

@@ -132,6 +132,24 @@ fn the_duration_of_an_interrupted_run_reaches_to_the_death_of_its_runner() {
 }
 
 #[test]
+fn the_first_look_at_a_killed_run_shows_all_of_it() {
+    for look in [&["runs", "show", "last"][..], &["runs", "list"], &["runs", "export"]] {
+        let sandbox = Sandbox::new();
+        killed_runner(&sandbox);
+        let first = sandbox.retake(look);
+        assert!(first.stderr.contains("its retake process died"), "{}", first.snapshot());
+        let second = sandbox.retake(look);
+        assert_eq!(sandbox.settled(&first.stdout), sandbox.settled(&second.stdout), "{look:?}");
+        assert!(second.stderr.is_empty(), "{}", second.stderr);
+        if look[1] == "show" {
+            for fact in ["\nended ", "\ntook ", "\nstdout      3 B", "\nstderr      5 B"] {
+                assert!(first.stdout.contains(fact), "{fact}: {}", first.stdout);
+            }
+        }
+    }
+}
+
+#[test]
 fn without_a_witness_the_duration_is_a_lower_bound() {
     let sandbox = Sandbox::new();
     killed_runner(&sandbox);

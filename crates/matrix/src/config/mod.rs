@@ -218,15 +218,39 @@ impl Config {
     }
 }
 
+/// Where `matrix init` writes its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplatePlace {
+    /// A repository, with the branch or commit that is checked out.
+    Repository {
+        checked_out: String,
+    },
+    NoRepository,
+}
+
 /// The content that `matrix init` writes. Without a repository the refs are a comment.
-pub fn template(in_git: bool) -> String {
-    match in_git {
-        true => TEMPLATE.to_owned(),
-        false => TEMPLATE.replace(CODE_SECTION, &CODE_SECTION.replace('\n', "\n# ")).replace(
-            "Runs in a worktree of its own for each ref, through",
-            "Runs in this directory (in a worktree for each ref if there is `code`), through",
-        ),
+pub fn template(place: &TemplatePlace) -> String {
+    match place {
+        TemplatePlace::Repository { checked_out } => {
+            TEMPLATE.replace("  refs: [main]", &format!("  refs: [{}]", yaml_word(checked_out)))
+        }
+        TemplatePlace::NoRepository => {
+            TEMPLATE.replace(CODE_SECTION, &CODE_SECTION.replace('\n', "\n# ")).replace(
+                "Runs in a worktree of its own for each ref, through",
+                "Runs in this directory (in a worktree for each ref if there is `code`), through",
+            )
+        }
     }
+}
+
+/// A name as YAML: in quotes where it could be read as something else.
+fn yaml_word(name: &str) -> String {
+    let is_plain = name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._/-".contains(c))
+        && !["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
+            .contains(&&*name.to_ascii_lowercase());
+    // A text in JSON is one in YAML.
+    if is_plain { name.to_owned() } else { serde_json::Value::from(name).to_string() }
 }
 
 /// The part of the template that needs a repository.

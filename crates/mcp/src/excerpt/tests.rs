@@ -40,6 +40,13 @@ fn an_error_in_the_middle_comes_with_its_surroundings() {
         shown.text
     );
     assert!(shown.text.len() <= 400 && shown.text.ends_with("line 500\n"), "{}", shown.text);
+    // What is read to see the rest covers all gaps.
+    let gap = |line: &&str| line.ends_with(" left out]");
+    let gaps: Vec<&str> = shown.text.lines().filter(gap).collect();
+    let number = |at: Option<&str>| at.and_then(|text| text.parse::<u64>().ok()).expect("a gap");
+    let from = number(gaps[0].split([' ', '-']).nth(1));
+    let to = number(gaps[1].split([' ', '-']).nth(2));
+    assert_eq!((gaps.len(), shown.missing), (2, Some(Missing::Lines(from, to))), "{gaps:?}");
     // A successful run has no errors to look for.
     assert!(!of(text.as_bytes(), 400, false).text.contains("E0308"));
 }

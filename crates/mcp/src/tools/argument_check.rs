@@ -94,11 +94,12 @@ fn object(
             None if others.is_object() => check(root, others, value, &inside(name), problems),
             None if others == &Value::Bool(false) => {
                 let names: Vec<&str> = known.keys().map(String::as_str).collect();
-                problems.push(format!(
-                    "there is no {}; {}",
-                    inside(name),
-                    meant(name, &names, &inside)
-                ));
+                let taken = match nearest(name, &names) {
+                    Some(one) => format!("did you mean {}?", inside(one)),
+                    None if path.is_empty() => format!("this tool takes: {}", names.join(", ")),
+                    None => format!("{path} takes: {}", names.join(", ")),
+                };
+                problems.push(format!("unknown argument `{}`; {taken}", inside(name)));
             }
             None => {}
         }
@@ -144,13 +145,6 @@ const SYNONYMS: [(&str, &str); 32] = [
     ("workdir", "cwd"),
     ("workingdirectory", "cwd"),
 ];
-
-fn meant(name: &str, known: &[&str], inside: &dyn Fn(&str) -> String) -> String {
-    match nearest(name, known) {
-        Some(one) => format!("did you mean {}?", inside(one)),
-        None => format!("there are {}", known.join(", ")),
-    }
-}
 
 /// The argument that a wrong name most likely means.
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {

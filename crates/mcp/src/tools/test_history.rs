@@ -66,6 +66,7 @@ pub(super) async fn tests(
     let mut found =
         session.read(move |store| Ok((store.tests(asked.name.as_deref())?, asked))).await?;
     let asked = found.1;
+    let unknown_name = asked.name.filter(|_| found.0.is_empty());
     found.0.retain(|test| !asked.failing || test.failing_since().is_some());
     found.0.retain(|test| !asked.flaky || test.flips() > 1);
     let omitted = found.0.len().saturating_sub(limit);
@@ -92,7 +93,12 @@ pub(super) async fn tests(
         tests.push(history);
     }
     if tests.is_empty() {
-        text.push_str("no recorded test matches\n");
+        text.push_str(&match unknown_name.filter(|name| !name.contains(['*', '?', '['])) {
+            Some(name) => format!(
+                "no recorded test is called {name}; the name *{name}* also finds parts of names\n"
+            ),
+            None => "no recorded test matches\n".to_owned(),
+        });
     }
     if omitted > 0 {
         _ = writeln!(text, "and {omitted} more; a larger limit or a name shows them");

@@ -70,22 +70,30 @@ struct Layers {
 
 /// Every error in the configuration.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct ConfigErrors(pub Vec<String>);
+#[error("{}", texts.join("\n"))]
+pub struct ConfigErrors {
+    pub texts: Vec<String>,
+    /// The files with errors; the other errors are in variables.
+    pub files: Vec<PathBuf>,
+}
 
 impl Config {
     /// Reads all layers. `project` is the directory that holds `.agent/`.
     pub fn load(project: Option<&Path>) -> Result<Self, ConfigErrors> {
-        let mut errors = Vec::new();
+        let (mut errors, mut wrong_files) = (Vec::new(), Vec::new());
         let mut layers = Layers::defaults();
         let files = [user_file(), project.map(|dir| dir.join(".agent/config.yml"))];
         for file in files.into_iter().flatten() {
+            let before = errors.len();
             match regular_file::read_text(&file) {
                 Ok(text) => layers.read(&file, &text, &mut errors),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {
                     errors.push(format!("{}: {}", file.display(), text::plain(&error)));
                 }
+            }
+            if errors.len() > before {
+                wrong_files.push(file);
             }
         }
         let given = given_variables();
@@ -107,7 +115,10 @@ impl Config {
         }
         errors.extend(unknown_variables(&given));
         let sandbox = layers.sandbox(project, &mut errors);
-        if errors.is_empty() { Ok(layers.typed(sandbox)) } else { Err(ConfigErrors(errors)) }
+        match errors.is_empty() {
+            true => Ok(layers.typed(sandbox)),
+            false => Err(ConfigErrors { texts: errors, files: wrong_files }),
+        }
     }
 
     /// Every key with its value and where that comes from.
@@ -125,10 +136,18 @@ impl Config {
         let mut errors = Vec::new();
         layers.read(file, text, &mut errors);
         if !errors.is_empty() {
-            return Err(ConfigErrors(errors));
+            return Err(ConfigErrors { texts: errors, files: vec![file.to_owned()] });
         }
         Ok(layers.values.get(path).map(|(value, _)| value.to_json()))
     }
+}
+
+/// The key of a group that a single value for the whole group probably means, with the value.
+fn key_for(group: &str, node: &MarkedYaml<'_>) -> Option<String> {
+    let YamlData::Value(Scalar::String(word)) = &node.data else { return None };
+    let key = find(&format!("{group}.mode")).ok()?;
+    from_node(key.kind, false, node).ok()?;
+    Some(format!("{}: {word}", key.path))
 }
 
 /// A top-level name of another tool, or a misspelled one of retake's.
@@ -194,9 +213,15 @@ impl Layers {
             _ => {
                 let what =
                     if prefix.is_empty() { "the file".to_owned() } else { prefix.to_owned() };
+                let given = match node.data {
+                    YamlData::Sequence(_) => "a list",
+                    _ => "a single value",
+                };
                 errors.push(format!(
-                    "{}: {what} takes keys and values, not a single value",
-                    place(node)
+                    "{}: {what} takes keys and values, not {given}{}",
+                    place(node),
+                    key_for(prefix, node)
+                        .map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
                 ));
                 return;
             }
@@ -547,6 +572,27 @@ mod tests {
                 "c.yml:5:10: execution.audit takes keys and values, not a single value",
                 "c.yml:6:14: execution.detach_ok: takes a list, such as [a, b]",
             ]
+        );
+    }
+
+    #[test]
+    fn a_value_for_a_whole_group_suggests_the_key_that_takes_it() {
+        let only = |text: &str| {
+            let (_, errors) = read(text);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            errors[0].clone()
+        };
+        assert_eq!(
+            only("sandbox: strict\n"),
+            "c.yml:1:10: sandbox takes keys and values, not a single value; did you mean sandbox.mode: strict?"
+        );
+        assert_eq!(
+            only("sandbox: maybe\n"),
+            "c.yml:1:10: sandbox takes keys and values, not a single value"
+        );
+        assert_eq!(
+            only("sandbox: [strict]\n"),
+            "c.yml:1:10: sandbox takes keys and values, not a list"
         );
     }
 

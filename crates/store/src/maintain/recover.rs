@@ -92,6 +92,12 @@ impl Store {
             || live_file::dead_crash_loops(&self.dir).is_ok_and(|dead| !dead.is_empty())
     }
 
+    /// Whether `recover` would find a run whose runner is dead; works on a read-only store.
+    pub fn has_dead_runs(&self) -> bool {
+        let dead = |id: &RunId| live_file::liveness(&self.dir, *id) == Liveness::Dead;
+        LiveNames::read(&self.dir).is_ok_and(|names| names.ids().iter().any(dead))
+    }
+
     /// The loops whose live file is removed once their runner is dead.
     fn recoverable_loops(&self, names: &LiveNames) -> Vec<LoopId> {
         let mut loops: Vec<LoopId> = names.ids();
