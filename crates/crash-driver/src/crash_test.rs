@@ -105,6 +105,8 @@ impl CrashTest<'_> {
             during_recovery = recovery.checked();
             if during_recovery > 0 {
                 notes.push(ReportNote::DuringRecovery(during_recovery));
+            } else if recovery.changes_nothing() {
+                notes.push(ReportNote::RecoveryChangesNothing);
             }
             for RecoveryFinding { finding, recording } in recovery.findings() {
                 let id = format!("F{}", findings.len() + 1);

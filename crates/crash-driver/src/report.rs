@@ -57,6 +57,8 @@ pub enum ReportNote {
     OtherPath(String),
     /// This many states during recovery were checked.
     DuringRecovery(u64),
+    /// No check that was recorded changed its directory.
+    RecoveryChangesNothing,
     /// The program wrote to files outside of the directory.
     WritesOutside(OutsideWrites),
     /// The check also accepts a directory without data.
@@ -98,6 +100,9 @@ impl fmt::Display for ReportNote {
             ),
             Self::DuringRecovery(states) => {
                 write!(f, "{} during recovery checked, too", text::count(*states, "state"))
+            }
+            Self::RecoveryChangesNothing => {
+                f.write_str("the check changed nothing, so there is no recovery to interrupt")
             }
             Self::Shard { shard, range } => write!(
                 f,
@@ -383,17 +388,30 @@ impl CrashReport {
             0 => format!("{states} of {model} checked: every one of them recovers"),
             count => {
                 let findings = text::count(count, "finding");
-                let fail = match self.failed {
-                    0 => "none of them fails".to_owned(),
-                    many => fail(many),
-                };
                 let recoveries = self.findings.iter().filter(|finding| finding.recovery);
-                match recoveries.map(|finding| finding.states).sum::<u64>() {
-                    0 => format!("{findings} in {states} of {model}: {fail}"),
-                    failing => format!(
-                        "{findings} in {states} of {model}: {fail}, but {failing} of {} during \
-                         recovery",
-                        self.during_recovery
+                let recoveries = match recoveries.map(|finding| finding.states).sum::<u64>() {
+                    0 => None,
+                    failing => Some(format!(
+                        "{failing} of {} during recovery {}",
+                        text::count(self.during_recovery, "crash"),
+                        if failing == 1 { "does not" } else { "do not" }
+                    )),
+                };
+                match (recoveries, self.failed) {
+                    (None, 0) => format!("{findings} in {states} of {model}"),
+                    (None, failed) => {
+                        format!("{findings} in {states} of {model}: {}", fail(failed))
+                    }
+                    (Some(recoveries), 0) if self.verified > 1 && self.is_complete() => {
+                        format!("all {states} of {model} recover; {findings}: {recoveries}")
+                    }
+                    (Some(recoveries), 0) => format!(
+                        "{states} of {model} checked: every one of them recovers; {findings}: \
+                         {recoveries}"
+                    ),
+                    (Some(recoveries), failed) => format!(
+                        "{findings} in {states} of {model}: {}; {recoveries} recover",
+                        fail(failed)
                     ),
                 }
             }
