@@ -12,7 +12,7 @@ use crate::check_worker::CheckWorkers;
 use crate::error::CrashTestError;
 use crate::event::CrashObserver;
 use crate::explain;
-use crate::exploration::{Exploration, Explored, files_before, late_acks};
+use crate::exploration::{Exploration, Explored, files_left, late_acks};
 use crate::fault_run::FaultLaunch;
 use crate::fault_test::{FaultResults, FaultTest};
 use crate::loop_recorder::CrashRecorder;
@@ -43,8 +43,6 @@ pub struct CrashTest<'a> {
     /// The command that checks the state of a finding again, by the finding's id.
     pub repro: &'a dyn Fn(&str) -> String,
     pub observer: &'a dyn CrashObserver,
-    /// Whether the initial content of the directory was copied there for this test.
-    pub root_is_copy: bool,
     /// Only this shard of the states.
     pub shard: Option<StateShard>,
 }
@@ -169,9 +167,8 @@ impl CrashTest<'_> {
         let mut notes: Vec<_> = other_paths.map(ReportNote::OtherPath).collect();
         notes.dedup();
         notes.extend(part.map(|(shard, range)| ReportNote::Shard { shard, range }));
-        let files = files_before(self.recording);
-        let unintended = files > 0 && !self.root_is_copy;
-        notes.extend(unintended.then_some(ReportNote::RootNotEmpty { files }));
+        let files = files_left(self.recording);
+        notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
         let outside = &self.recording.outside;
         notes.extend((outside.files > 0).then(|| ReportNote::WritesOutside(outside.clone())));
         let left = self.recording.left_running;

@@ -183,6 +183,7 @@ fn recording() -> Recording {
         stacks: Default::default(),
         left_running: Default::default(),
         outside: Default::default(),
+        initial_is_copy: false,
     }
 }
 
