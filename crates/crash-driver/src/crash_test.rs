@@ -127,6 +127,7 @@ impl CrashTest<'_> {
             }
             faults = Some(tested.tested);
         }
+        notes.extend(same_causes(&findings));
         self.complete_findings(&mut findings, recorder);
         let complete = self.recording.left_running.ended == 0
             && self.recording.outside.behind_links == 0
@@ -221,6 +222,21 @@ impl CrashTest<'_> {
         };
         test.run(workers)
     }
+}
+
+/// How a check ends distinguishes findings, such as data that is lost from data that is corrupt; their
+/// sentences then are the same.
+fn same_causes(findings: &[CrashFinding]) -> Vec<ReportNote> {
+    let mut by_sentence: Vec<(&str, Vec<(String, String)>)> = Vec::new();
+    for CrashFinding { id, sentence, verdict, .. } in findings {
+        let one = (id.clone(), verdict.clone());
+        match by_sentence.iter_mut().find(|(known, _)| known == sentence) {
+            Some((_, ids)) => ids.push(one),
+            None => by_sentence.push((sentence, vec![one])),
+        }
+    }
+    by_sentence.retain(|(_, ids)| ids.len() > 1);
+    by_sentence.into_iter().map(|(_, ids)| ReportNote::SameCause(ids)).collect()
 }
 
 /// Only faults were requested.

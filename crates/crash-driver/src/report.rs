@@ -63,6 +63,8 @@ pub enum ReportNote {
     WritesOutside(OutsideWrites),
     /// The check also accepts a directory without data.
     AcceptsNothing,
+    /// Findings of one cause: after the same loss the check ends in these ways, by finding.
+    SameCause(Vec<(String, String)>),
     /// Files that existed before the program ran.
     RootNotEmpty { files: u64 },
     /// All acknowledgements came after the last operation.
@@ -139,6 +141,15 @@ impl fmt::Display for ReportNote {
             }
             Self::AcceptsNothing => {
                 f.write_str("the check also accepts an empty directory: can it fail?")
+            }
+            Self::SameCause(findings) => {
+                let named = findings.iter().map(|(id, verdict)| format!("{id} ({verdict})"));
+                write!(
+                    f,
+                    "{} have the same cause, and what prevents one prevents all: the check ends \
+                     differently",
+                    named.collect::<Vec<_>>().join(", ")
+                )
             }
             Self::RootNotEmpty { files: 1 } => {
                 write!(f, "the root was not empty: 1 file counts as durable")
