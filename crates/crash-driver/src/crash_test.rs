@@ -12,7 +12,7 @@ use crate::check_worker::CheckWorkers;
 use crate::error::CrashTestError;
 use crate::event::CrashObserver;
 use crate::explain;
-use crate::exploration::{Exploration, Explored, files_before, late_acks};
+use crate::exploration::{Exploration, Explored, files_left, late_acks};
 use crate::fault_run::FaultLaunch;
 use crate::fault_test::{FaultResults, FaultTest};
 use crate::loop_recorder::CrashRecorder;
@@ -43,8 +43,6 @@ pub struct CrashTest<'a> {
     /// The command that checks the state of a finding again, by the finding's id.
     pub repro: &'a dyn Fn(&str) -> String,
     pub observer: &'a dyn CrashObserver,
-    /// Whether the initial content of the directory was copied there for this test.
-    pub root_is_copy: bool,
     /// Only this shard of the states.
     pub shard: Option<StateShard>,
 }
@@ -105,6 +103,8 @@ impl CrashTest<'_> {
             during_recovery = recovery.checked();
             if during_recovery > 0 {
                 notes.push(ReportNote::DuringRecovery(during_recovery));
+            } else if recovery.changes_nothing() {
+                notes.push(ReportNote::RecoveryChangesNothing);
             }
             for RecoveryFinding { finding, recording } in recovery.findings() {
                 let id = format!("F{}", findings.len() + 1);
@@ -127,6 +127,7 @@ impl CrashTest<'_> {
             }
             faults = Some(tested.tested);
         }
+        notes.extend(same_causes(&findings));
         self.complete_findings(&mut findings, recorder);
         let complete = self.recording.left_running.ended == 0
             && self.recording.outside.behind_links == 0
@@ -167,9 +168,8 @@ impl CrashTest<'_> {
         let mut notes: Vec<_> = other_paths.map(ReportNote::OtherPath).collect();
         notes.dedup();
         notes.extend(part.map(|(shard, range)| ReportNote::Shard { shard, range }));
-        let files = files_before(self.recording);
-        let unintended = files > 0 && !self.root_is_copy;
-        notes.extend(unintended.then_some(ReportNote::RootNotEmpty { files }));
+        let files = files_left(self.recording);
+        notes.extend((files > 0).then_some(ReportNote::RootNotEmpty { files }));
         let outside = &self.recording.outside;
         notes.extend((outside.files > 0).then(|| ReportNote::WritesOutside(outside.clone())));
         let left = self.recording.left_running;
@@ -222,6 +222,21 @@ impl CrashTest<'_> {
         };
         test.run(workers)
     }
+}
+
+/// How a check ends distinguishes findings, such as data that is lost from data that is corrupt; their
+/// sentences then are the same.
+fn same_causes(findings: &[CrashFinding]) -> Vec<ReportNote> {
+    let mut by_sentence: Vec<(&str, Vec<(String, String)>)> = Vec::new();
+    for CrashFinding { id, sentence, verdict, .. } in findings {
+        let one = (id.clone(), verdict.clone());
+        match by_sentence.iter_mut().find(|(known, _)| known == sentence) {
+            Some((_, ids)) => ids.push(one),
+            None => by_sentence.push((sentence, vec![one])),
+        }
+    }
+    by_sentence.retain(|(_, ids)| ids.len() > 1);
+    by_sentence.into_iter().map(|(_, ids)| ReportNote::SameCause(ids)).collect()
 }
 
 /// Only faults were requested.

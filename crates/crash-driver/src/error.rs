@@ -26,11 +26,12 @@ pub enum CrashTestError {
     Log { path: PathBuf, source: LogError },
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
+    /// `files` is how many earlier runs may have left in the directory.
     #[error(
         "the check fails on the directory as the program left it, without any crash: it {}\n{}",
-        .0.verdict(), .0.output
+        failed.verdict(), failed.output
     )]
-    UncrashedFails(FailedCheck),
+    UncrashedFails { failed: FailedCheck, root: PathBuf, files: u64 },
     #[error(
         "the check `{command}` could not be run in {}: it exited with {code}{}",
         directory.display(), said(output)

@@ -88,6 +88,11 @@ pub(crate) fn files_before(recording: &Recording) -> u64 {
     initial.filter(|one| one.content != Content::Directory).count() as u64
 }
 
+/// How many of them were probably left by an earlier run: all, unless they were put there for this recording.
+pub(crate) fn files_left(recording: &Recording) -> u64 {
+    if recording.initial_is_copy { 0 } else { files_before(recording) }
+}
+
 /// The number of acknowledgements, if there are several and all came after the last operation, as
 /// from a program with buffered output.
 pub(crate) fn late_acks(recording: &Recording) -> Option<u64> {
@@ -150,7 +155,11 @@ impl Exploration<'_> {
             CheckOutcome::Failed(failed) => {
                 Err(match CrashTestError::not_run(self.check, &failed) {
                     Some(not_run) => not_run,
-                    None => CrashTestError::UncrashedFails(failed),
+                    None => CrashTestError::UncrashedFails {
+                        failed,
+                        root: self.recording.root.clone(),
+                        files: files_left(self.recording),
+                    },
                 })
             }
             CheckOutcome::Cancelled => Err(CrashTestError::Cancelled),

@@ -184,6 +184,7 @@ mod tests {
             stacks: Default::default(),
             left_running: Default::default(),
             outside: Default::default(),
+            initial_is_copy: false,
         }
     }
 

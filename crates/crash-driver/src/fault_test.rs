@@ -422,6 +422,7 @@ mod tests {
             stacks: Default::default(),
             left_running: Default::default(),
             outside: Default::default(),
+            initial_is_copy: false,
         };
         let at = |before| -> Vec<u32> {
             moments(&recording, before).iter().map(|point| point.operation).collect()

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use retake_types::text;
+
 /// The initial content of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FreshRoot {
@@ -22,6 +24,9 @@ pub enum FreshRootError {
     HoldsWork(PathBuf),
     #[error("{} is not emptied: {} would be removed with it", root.display(), source_dir.display())]
     HoldsSource { root: PathBuf, source_dir: PathBuf },
+    /// The directory to copy cannot be read. Nothing was removed.
+    #[error("cannot copy {}: {}", path.display(), text::plain(source))]
+    Source { path: PathBuf, source: io::Error },
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
@@ -42,8 +47,10 @@ impl FreshRoot {
             return Err(FreshRootError::HoldsWork(root));
         }
         if let Self::CopyOf(source) = self {
-            let failed = |error| FreshRootError::Io { path: source.clone(), source: error };
+            let failed = |error| FreshRootError::Source { path: source.clone(), source: error };
             let source_dir = source.canonicalize().map_err(failed)?;
+            // Before anything is removed.
+            std::fs::read_dir(&source_dir).map_err(failed)?;
             if source_dir.starts_with(&root) || root.starts_with(&source_dir) {
                 return Err(FreshRootError::HoldsSource { root, source_dir });
             }

@@ -6,12 +6,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use retake_crash::model::{CrashState, CrashStates, Explainer, ExploreOptions, Model, rebuild};
-use retake_crash::operation::{Entry, Recording};
+use retake_crash::operation::Recording;
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
 use crate::check::{Check, CheckError, CheckOutcome, FLAKY};
 use crate::check_worker::{CheckInput, CheckWorker};
+use crate::exploration::changes_anything;
 use crate::exploration_plan::FailingState;
 use crate::failing_state;
 
@@ -29,6 +30,10 @@ struct RecoveryResults {
     passed: HashMap<u128, usize>,
     /// How many states during recovery were checked.
     checked: u64,
+    /// How many checks were recorded.
+    recorded: u64,
+    /// How many of them changed their directory.
+    changing: u64,
     /// By sentence without its numbers.
     causes: HashMap<String, RecoveryCause>,
     /// The states whose recovery does not survive a crash.
@@ -87,9 +92,18 @@ impl<'a> RecoveryCrashes<'a> {
         self.results().failing.iter().copied().collect()
     }
 
-    /// Sets how many states other machines checked.
-    pub(crate) fn set_checked(&self, states: u64) {
-        self.results().checked = states;
+    /// Whether there was no recovery to interrupt: checks were recorded, and none changed its directory.
+    pub fn changes_nothing(&self) -> bool {
+        let results = self.results();
+        results.recorded > 0 && results.changing == 0
+    }
+
+    /// Sets what other machines found: how many states they checked, and [`RecoveryCrashes::changes_nothing`].
+    pub(crate) fn set_remote(&self, states: u64, changes_nothing: bool) {
+        let mut results = self.results();
+        results.checked = states;
+        results.recorded = 1;
+        results.changing = u64::from(!changes_nothing);
     }
 
     /// Records the check of a state that passed, and checks the states it could leave.
@@ -100,10 +114,16 @@ impl<'a> RecoveryCrashes<'a> {
     ) -> Result<(), CheckError> {
         // It passed before; if it fails while it is recorded there is no recovery to test.
         let recording = worker.record(self.check, recovered.input(recovered.state))?;
-        let acts = |entry: &Entry| matches!(entry, Entry::Operation(_));
-        let Some(recording) = recording.filter(|it| it.entries.iter().any(acts)) else {
+        let Some(recording) = recording else { return Ok(()) };
+        let changes = changes_anything(&recording);
+        {
+            let mut results = self.results();
+            results.recorded += 1;
+            results.changing += u64::from(changes);
+        }
+        if !changes {
             return Ok(());
-        };
+        }
         let states = CrashStates::new(&recording, self.model, self.options.clone());
         let mut failing = Vec::new();
         for state in states.map_err(CheckError::Glob)? {

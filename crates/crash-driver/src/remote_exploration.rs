@@ -441,7 +441,7 @@ fn rebuild_failing(
         }
     }
     if let Some(recovery) = exploration.recovery {
-        recovery.set_checked(answers.during_recovery());
+        recovery.set_remote(answers.during_recovery(), answers.recovery_changes_nothing());
     }
     Ok(found)
 }
@@ -483,6 +483,7 @@ mod tests {
             failing: failing.to_vec(),
             failing_recovery: Vec::new(),
             during_recovery: 0,
+            recovery_changes_nothing: false,
             other_path: None,
         }
     }

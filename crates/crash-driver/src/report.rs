@@ -57,10 +57,14 @@ pub enum ReportNote {
     OtherPath(String),
     /// This many states during recovery were checked.
     DuringRecovery(u64),
+    /// No check that was recorded changed its directory.
+    RecoveryChangesNothing,
     /// The program wrote to files outside of the directory.
     WritesOutside(OutsideWrites),
     /// The check also accepts a directory without data.
     AcceptsNothing,
+    /// Findings of one cause: after the same loss the check ends in these ways, by finding.
+    SameCause(Vec<(String, String)>),
     /// Files that existed before the program ran.
     RootNotEmpty { files: u64 },
     /// All acknowledgements came after the last operation.
@@ -99,6 +103,9 @@ impl fmt::Display for ReportNote {
             Self::DuringRecovery(states) => {
                 write!(f, "{} during recovery checked, too", text::count(*states, "state"))
             }
+            Self::RecoveryChangesNothing => {
+                f.write_str("the check changed nothing, so there is no recovery to interrupt")
+            }
             Self::Shard { shard, range } => write!(
                 f,
                 "shard {shard} only, with {} from number {}; the other shards check the rest",
@@ -134,6 +141,15 @@ impl fmt::Display for ReportNote {
             }
             Self::AcceptsNothing => {
                 f.write_str("the check also accepts an empty directory: can it fail?")
+            }
+            Self::SameCause(findings) => {
+                let named = findings.iter().map(|(id, verdict)| format!("{id} ({verdict})"));
+                write!(
+                    f,
+                    "{} have the same cause, and what prevents one prevents all: the check ends \
+                     differently",
+                    named.collect::<Vec<_>>().join(", ")
+                )
             }
             Self::RootNotEmpty { files: 1 } => {
                 write!(f, "the root was not empty: 1 file counts as durable")
@@ -383,17 +399,30 @@ impl CrashReport {
             0 => format!("{states} of {model} checked: every one of them recovers"),
             count => {
                 let findings = text::count(count, "finding");
-                let fail = match self.failed {
-                    0 => "none of them fails".to_owned(),
-                    many => fail(many),
-                };
                 let recoveries = self.findings.iter().filter(|finding| finding.recovery);
-                match recoveries.map(|finding| finding.states).sum::<u64>() {
-                    0 => format!("{findings} in {states} of {model}: {fail}"),
-                    failing => format!(
-                        "{findings} in {states} of {model}: {fail}, but {failing} of {} during \
-                         recovery",
-                        self.during_recovery
+                let recoveries = match recoveries.map(|finding| finding.states).sum::<u64>() {
+                    0 => None,
+                    failing => Some(format!(
+                        "{failing} of {} during recovery {}",
+                        text::count(self.during_recovery, "crash"),
+                        if failing == 1 { "does not" } else { "do not" }
+                    )),
+                };
+                match (recoveries, self.failed) {
+                    (None, 0) => format!("{findings} in {states} of {model}"),
+                    (None, failed) => {
+                        format!("{findings} in {states} of {model}: {}", fail(failed))
+                    }
+                    (Some(recoveries), 0) if self.verified > 1 && self.is_complete() => {
+                        format!("all {states} of {model} recover; {findings}: {recoveries}")
+                    }
+                    (Some(recoveries), 0) => format!(
+                        "{states} of {model} checked: every one of them recovers; {findings}: \
+                         {recoveries}"
+                    ),
+                    (Some(recoveries), failed) => format!(
+                        "{findings} in {states} of {model}: {}; {recoveries} recover",
+                        fail(failed)
                     ),
                 }
             }

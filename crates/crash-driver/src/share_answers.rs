@@ -31,6 +31,8 @@ pub struct ShareAnswer {
     pub failing_recovery: Vec<u64>,
     /// How many states during recovery were checked.
     pub during_recovery: u64,
+    /// Whether checks were recorded, and none changed its directory.
+    pub recovery_changes_nothing: bool,
     /// Why checks did not see the recorded path, if so.
     pub other_path: Option<String>,
 }
@@ -83,6 +85,10 @@ impl ShareAnswers {
 
     pub(crate) fn during_recovery(&self) -> u64 {
         self.answers.iter().map(|(_, answer)| answer.during_recovery).sum()
+    }
+
+    pub(crate) fn recovery_changes_nothing(&self) -> bool {
+        self.answers.iter().all(|(_, answer)| answer.recovery_changes_nothing)
     }
 
     /// All numbers of one kind, sorted.

@@ -227,6 +227,7 @@ mod tests {
             stacks: Default::default(),
             left_running: Default::default(),
             outside: Default::default(),
+            initial_is_copy: false,
         }
     }
 

@@ -266,6 +266,7 @@ mod tests {
             stacks: Default::default(),
             left_running: Default::default(),
             outside: Default::default(),
+            initial_is_copy: false,
         };
         let texts: Vec<_> =
             rows(&recording).into_iter().map(|row| (row.number, row.text)).collect();

@@ -38,6 +38,8 @@ pub struct Workload {
     pub forward: Option<fn(Stream, &[u8])>,
     /// Whether to keep the call stack of each operation.
     pub stacks: bool,
+    /// Whether the content of the directory was put there for this recording.
+    pub root_is_copy: bool,
 }
 
 /// A program that was recorded.
@@ -107,7 +109,9 @@ impl Workload {
         let recorded = recorded?;
         match recorded.outcome {
             WorkloadOutcome::Exited(0) => {
-                Ok(RecordedProgram { recording: recorded.recording, run })
+                let mut recording = recorded.recording;
+                recording.initial_is_copy = self.root_is_copy;
+                Ok(RecordedProgram { recording, run })
             }
             outcome => Err(CrashTestError::ProgramFailed { outcome, run }),
         }

@@ -74,6 +74,7 @@ impl ScriptedExecutor {
             failing: (range.from..=range.to).filter(|number| number.is_multiple_of(10)).collect(),
             failing_recovery: Vec::new(),
             during_recovery: 0,
+            recovery_changes_nothing: false,
             other_path: None,
         };
         let too_late = ShareAnswer {
@@ -182,6 +183,7 @@ fn recording() -> Recording {
         stacks: Default::default(),
         left_running: Default::default(),
         outside: Default::default(),
+        initial_is_copy: false,
     }
 }
 

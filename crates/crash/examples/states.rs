@@ -94,5 +94,6 @@ fn database(transactions: usize) -> Recording {
         stacks: Default::default(),
         left_running: Default::default(),
         outside: Default::default(),
+        initial_is_copy: false,
     }
 }

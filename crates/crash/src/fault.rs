@@ -224,6 +224,7 @@ pub fn with_dropped_pages(recording: &Recording, site: &FaultSite) -> Option<Rec
         stacks: CallStacks::default(),
         left_running: recording.left_running,
         outside: Default::default(),
+        initial_is_copy: false,
     })
 }
 
@@ -355,6 +356,7 @@ mod tests {
             stacks: CallStacks::default(),
             left_running: Default::default(),
             outside: Default::default(),
+            initial_is_copy: false,
         }
     }
 

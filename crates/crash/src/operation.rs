@@ -45,6 +45,8 @@ pub struct Recording {
     pub left_running: LeftRunning,
     /// Files outside of the directory that the workload wrote to.
     pub outside: OutsideWrites,
+    /// Whether the content before it was put there for this recording, rather than left by earlier runs.
+    pub initial_is_copy: bool,
 }
 
 /// Regular files outside of the watched directory that the workload wrote to and that are still there
@@ -358,6 +360,7 @@ mod tests {
             stacks: CallStacks::default(),
             left_running: LeftRunning::default(),
             outside: OutsideWrites::default(),
+            initial_is_copy: false,
         };
         assert_eq!(recording.largest_state(), 150 + 7);
     }

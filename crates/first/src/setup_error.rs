@@ -11,6 +11,8 @@ pub(crate) enum SetupError {
     Variable { name: &'static str, value: String, must: &'static str },
     /// A variable that this phase needs is missing.
     Missing { name: &'static str, phase: &'static str },
+    /// One of two variables that only work together.
+    Alone { name: &'static str, needs: &'static str },
     /// An option of the builder has an invalid value.
     Option { call: String, must: String },
     /// It is unknown which test is running, so no child could run exactly this one.
@@ -34,6 +36,7 @@ impl fmt::Display for SetupError {
             Self::Missing { name, phase } => {
                 write!(f, "FIRST_PHASE={phase} needs {name} to be set")
             }
+            Self::Alone { name, needs } => write!(f, "{name} needs {needs} to be set, too"),
             Self::Option { call, must } => write!(f, "{call}: {must}"),
             Self::Nameless => f.write_str(
                 "which test is running cannot be determined from this thread; call first::test() on the \

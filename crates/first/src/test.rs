@@ -219,12 +219,17 @@ impl Role {
         let invocation = Invocation::of(&Caller::find()?, options.name.as_deref(), name)?;
         let index = next_index(&invocation.test);
         let seed = variables.seed.unwrap_or(options.seed);
-        // A child is meant for one FIRST test of its function; the orchestrator runs all.
+        // A child, a crash point and a state belong to one FIRST test of the function; otherwise the
+        // orchestrator runs all.
         let orchestrator = variables.phase == Phase::Orchestrator;
-        let selected = variables.test_index.or(if orchestrator { None } else { Some(1) });
+        let all = orchestrator && variables.only.is_none() && variables.replay.is_none();
+        let selected = variables.test_index.or(if all { None } else { Some(1) });
         if let Some(selected) = selected.filter(|selected| *selected != index) {
             if orchestrator {
-                report::say(&format!("number {index} is left out: {TEST_INDEX}={selected}"));
+                report::say(&match variables.test_index {
+                    Some(_) => format!("number {index} is left out: {TEST_INDEX}={selected}"),
+                    None => format!("number {index} is left out: {TEST_INDEX}={index} selects it"),
+                });
             }
             return Ok(Self::Bystander);
         }

@@ -111,6 +111,13 @@ impl Variables {
             let phase = if matches!(phase, Phase::Verify { .. }) { "VERIFY" } else { "EXECUTION" };
             return Err(SetupError::Missing { name: WORK_DIR, phase });
         }
+        let replay = look_up(REPLAY).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let state = text(STATE)?.filter(|value| !value.is_empty());
+        match (&replay, &state) {
+            (Some(_), None) => return Err(SetupError::Alone { name: REPLAY, needs: STATE }),
+            (None, Some(_)) => return Err(SetupError::Alone { name: STATE, needs: REPLAY }),
+            _ => {}
+        }
         Ok(Self {
             only: if phase == Phase::Orchestrator { target } else { None },
             phase,
@@ -125,8 +132,8 @@ impl Variables {
             keep_going: text(KEEP_GOING)?.map(|v| switch(KEEP_GOING, v)).transpose()?,
             record: text(RECORD)?.map(|v| switch(RECORD, v)).transpose()?,
             acks: look_up(ACKS).filter(|value| !value.is_empty()).map(PathBuf::from),
-            replay: look_up(REPLAY).filter(|value| !value.is_empty()).map(PathBuf::from),
-            state: text(STATE)?,
+            replay,
+            state,
             events: look_up(EVENTS).filter(|value| !value.is_empty()).map(PathBuf::from),
             channel: text(CHANNEL)?.map(channel).transpose()?,
             check_server: text(CHECK_SERVER)?.map(check_server).transpose()?,
@@ -245,6 +252,8 @@ mod tests {
             (vec![(PHASE, "VERIFY"), (WORK_DIR, "/w")], "needs FIRST_CRASH_POINT_ID"),
             (vec![(CRASH_TARGET, "0")], "FIRST_CRASH_TARGET is \"0\"; it must be a number from 1"),
             (vec![(CRASH_TARGET, "-1")], "FIRST_CRASH_TARGET"),
+            (vec![(REPLAY, "/log")], "FIRST_REPLAY needs FIRST_STATE to be set, too"),
+            (vec![(STATE, "4-1")], "FIRST_STATE needs FIRST_REPLAY to be set, too"),
             (vec![(SEED, "0x7")], "FIRST_SEED is \"0x7\""),
             (vec![(KEEP_ARTIFACTS, "yes")], "FIRST_KEEP_ARTIFACTS is \"yes\"; it must be 0 or 1"),
             (vec![(KEEP_GOING, "true")], "FIRST_KEEP_GOING"),

@@ -28,7 +28,9 @@ use clap::Subcommand;
 use retake_crash::recorder::RecordError;
 use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::finding::FindingsError;
+use retake_crash_driver::fresh_root::FreshRootError;
 use retake_runner::signals;
+use retake_types::text;
 
 use crate::{Exit, Failure, term, words};
 
@@ -158,6 +160,19 @@ fn error_text(error: &CrashTestError) -> String {
             ErrorKind::NotFound => format!("{error}; create it, or give another --root"),
             _ => error.to_string(),
         },
+        CrashTestError::UncrashedFails { root, files: files @ 1.., .. } => {
+            let here = std::env::current_dir().unwrap_or_default();
+            let root = root.strip_prefix(&here).unwrap_or(root);
+            let files = term::count(*files, "file");
+            format!(
+                "{}\n{} had {files} before the program started: --fresh starts with an empty directory",
+                error.to_string().trim_end(),
+                root.display()
+            )
+        }
+        CrashTestError::FreshRoot(FreshRootError::Source { path, source }) => {
+            format!("cannot copy {} (--fresh): {}", path.display(), text::plain(source))
+        }
         CrashTestError::NothingWritten(_) => format!("{error}; is --root right?"),
         CrashTestError::Refused(reasons) => {
             reasons.iter().map(words::refusal).collect::<Vec<_>>().join("; ")

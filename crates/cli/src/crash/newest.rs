@@ -13,6 +13,10 @@ use super::CrashFailure;
 use super::options::CrashProject;
 use crate::term;
 
+/// A test without findings leaves no log.
+const RECORD: &str =
+    "`retake crash record -o LOG` records what a program does, for `retake crash show LOG`";
+
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Newest {
@@ -64,11 +68,11 @@ pub(super) fn log(project: &CrashProject) -> Result<PathBuf, CrashFailure> {
     Err(CrashFailure::Refused(match (newest.is_some(), log) {
         (_, Some(log)) if kept => return Ok(log),
         (_, Some(log)) => format!(
-            "the newest test in {here} found nothing; the last findings there are {}",
+            "the newest test in {here} found nothing; the last findings there are {}; {RECORD}",
             dated(&log)
         ),
         (true, None) if kept => format!("the log of the newest test in {here} was removed"),
-        (true, None) => format!("the newest test in {here} found nothing"),
+        (true, None) => format!("the newest test in {here} found nothing; {RECORD}"),
         (false, None) => match newest_of_record(&project.logs()) {
             Some(log) => format!(
                 "no crash test was started in {here}; the last findings of another directory are {}",

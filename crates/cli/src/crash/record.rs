@@ -54,6 +54,7 @@ pub(super) fn record(args: &Args, store: Option<&Path>) -> Result<Exit, CrashFai
         request: Workload::request(&args.program, project.here.as_path(), args.timeout),
         forward: Some(forward),
         stacks: args.recording.stacks(),
+        root_is_copy: args.fresh.copies(),
     };
     let observer = ScreenObserver::new();
     let recorded =

@@ -67,13 +67,13 @@ pub(super) fn run(args: &TestArgs, store: Option<&Path>) -> Result<Exit, CrashFa
         request: Workload::request(&args.program, project.here.as_path(), budget),
         forward: None,
         stacks: args.recording.stacks(),
+        root_is_copy: args.fresh.copies(),
     };
     let source = Source::Program { command: workload.command_text().to_owned(), root };
     let observer = ScreenObserver::new();
     let faults = args.faults.map(CrashFaults::from);
     let mut session =
         CrashSession::begin(&project, &args.exploration, source, faults, begun, &observer)?;
-    session.root_is_copy = args.fresh.copies();
     let tested = test(&mut session, &workload, &observer, cancel);
     drop(session);
     if tested.is_err() {

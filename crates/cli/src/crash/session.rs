@@ -81,8 +81,6 @@ pub(super) struct CrashSession<'a> {
     sandbox: SandboxRequest,
     /// Which calls are made to fail, if any.
     pub(super) faults: Option<CrashFaults>,
-    /// Whether --fresh=DIR copied the initial content.
-    pub(super) root_is_copy: bool,
 }
 
 impl<'a> CrashSession<'a> {
@@ -139,18 +137,7 @@ impl<'a> CrashSession<'a> {
             faults,
         };
         let recorder = CrashRecorder::begin(project.store()?, &plan, project.redactor(), observer);
-        Ok(Self {
-            project,
-            args,
-            source,
-            recorder,
-            observer,
-            begun,
-            remote,
-            sandbox,
-            faults,
-            root_is_copy: false,
-        })
+        Ok(Self { project, args, source, recorder, observer, begun, remote, sandbox, faults })
     }
 
     /// Ends the loop if `result` is an error.
@@ -267,7 +254,6 @@ impl<'a> CrashSession<'a> {
             command: self.source.text(),
             repro: &|id| quote(["retake", "crash", "repro", &log, id]),
             observer: self.observer,
-            root_is_copy: self.root_is_copy,
             shard: args.shard,
         };
         let remote = remote.as_mut().map(|remote| &mut **remote as &mut dyn RemoteExplorer);

@@ -126,6 +126,7 @@ fn check_share(args: &Args) -> Result<ShareAnswer, CrashFailure> {
         failing: explored.failing.iter().map(|found| found.number).collect(),
         failing_recovery: recovery.as_ref().map(RecoveryCrashes::failing).unwrap_or_default(),
         during_recovery: recovery.as_ref().map_or(0, RecoveryCrashes::checked),
+        recovery_changes_nothing: recovery.as_ref().is_some_and(RecoveryCrashes::changes_nothing),
         other_path: workers.other_path.clone(),
     })
 }

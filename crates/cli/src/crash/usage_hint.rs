@@ -2,9 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Most often the word is the program without `--`, or the value of an option without `=`.
+use crate::commands;
+
+/// Most often the word is a mistyped command, the program without `--`, or the value of an option
+/// without `=`.
 pub(crate) fn with_hint(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return error };
     if word.starts_with('-') {
@@ -14,10 +17,43 @@ pub(crate) fn with_hint(mut error: clap::Error, typed: &[OsString]) -> clap::Err
     let before = place.and_then(|place| typed.get(place.checked_sub(1)?));
     let before = before.map(|before| before.to_string_lossy().into_owned()).unwrap_or_default();
     let advice = match &*before {
-        "crash" => return error,
+        "crash" => match similar_command(word) {
+            Some(meant) => return unknown_command(&error, word.clone(), meant),
+            None if word == "last" || word.ends_with(".log") => {
+                format!("a log follows a command: retake crash show {word}")
+            }
+            None => after_hyphens(word),
+        },
         "--fresh" | "--faults" => format!("a value of this option follows '=': {before}={word}"),
-        _ => format!("the program and its arguments go after '--': retake crash … -- {word}"),
+        _ => after_hyphens(word),
     };
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
     error
+}
+
+fn after_hyphens(word: &str) -> String {
+    format!("the program and its arguments go after '--': retake crash … -- {word}")
+}
+
+/// The command of `retake crash` that was mistyped: with one wrong letter, or pair of letters, in three.
+fn similar_command(word: &str) -> Option<String> {
+    let definition = commands::definition();
+    let crash = definition.find_subcommand("crash")?;
+    let names = crash.get_subcommands().filter(|command| !command.is_hide_set());
+    let names = names.map(clap::Command::get_name);
+    let names = names.map(|name| (strsim::damerau_levenshtein(word, name), name));
+    let (distance, name) = names.min()?;
+    (distance <= word.chars().count() / 3).then(|| name.to_owned())
+}
+
+/// The error that clap itself gives for commands without arguments of their own.
+fn unknown_command(error: &clap::Error, word: String, meant: String) -> clap::Error {
+    let mut unknown =
+        clap::Error::new(ErrorKind::InvalidSubcommand).with_cmd(&commands::definition());
+    unknown.insert(ContextKind::InvalidSubcommand, ContextValue::String(word));
+    unknown.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![meant]));
+    if let Some(usage) = error.get(ContextKind::Usage) {
+        unknown.insert(ContextKind::Usage, usage.clone());
+    }
+    unknown
 }

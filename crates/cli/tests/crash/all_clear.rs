@@ -160,6 +160,9 @@ fn the_last_test_is_the_newest_of_this_directory() {
     let told = env.expect(125, &["repro", "last"]).stderr;
     assert!(told.contains("found nothing; the last findings there are of "), "{told}");
     assert!(told.contains("retake crash show "), "{told}");
+    // How to see what a correct program does.
+    let told = env.expect(125, &["show", "last"]).stderr;
+    assert!(told.contains("`retake crash record -o LOG` records what a program does"), "{told}");
 }
 
 #[test]
@@ -223,5 +226,26 @@ fn a_word_that_belongs_elsewhere_is_told_where() {
     ] {
         let told = env.expect(2, &[&check[..], words].concat()).stderr;
         assert!(told.contains(advice), "{told}");
+    }
+}
+
+#[test]
+fn a_mistyped_command_is_told_with_the_one_that_was_meant() {
+    let env = Env::new();
+    for (words, says) in [
+        (
+            &["rerpo", "last"][..],
+            "unrecognized subcommand 'rerpo'\n\n  tip: a similar subcommand exists: 'repro'",
+        ),
+        (&["shwo", "last"], "tip: a similar subcommand exists: 'show'"),
+        (&["recrod", "--root", "root", "-o", "log", "--", "true"], "'record'"),
+        (&["last"], "a log follows a command: retake crash show last"),
+        (&["save.log"], "a log follows a command: retake crash show save.log"),
+        (&["sh", "save"], "go after '--': retake crash … -- sh"),
+        (&["./save"], "go after '--': retake crash … -- ./save"),
+    ] {
+        let told = env.expect(2, words).stderr;
+        assert!(told.contains(says), "{told}");
+        assert!(!told.contains("share") && !told.contains("fault'"), "{told}");
     }
 }

@@ -34,9 +34,59 @@ fn existing_files_in_the_root_are_reported_and_count_as_durable() {
     let fresh = format!("--fresh={}", seed.display());
     let copied = env.expect(0, &arguments(&[&fresh]));
     assert!(!copied.stdout.contains("was not empty"), "{}", copied.stdout);
+    // A log of it says so, too; a log of a directory that was left as it was does not.
+    for (option, noted) in [(Some(&*fresh), false), (None, true)] {
+        let mut record = vec!["record", "--root", "root", "-o", "log"];
+        record.extend(option);
+        record.extend(["--", "sh", "-c", PROGRAM]);
+        env.expect(0, &record);
+        let explored = env.expect(0, &["explore", "log", "--verify", CHECK]).stdout;
+        assert_eq!(explored.contains("was not empty"), noted, "{explored}");
+    }
     // A missing directory is created.
     std::fs::remove_dir_all(env.root()).unwrap();
     env.expect(1, &arguments(&["--fresh"]));
+}
+
+#[test]
+fn files_of_an_earlier_run_are_named_when_the_check_fails_without_a_crash() {
+    let env = Env::new();
+    let program = "cat root/data > root/old 2>/dev/null; printf x > root/data; echo saved";
+    let check = "[ ! -e \"$FIRST_WORK_DIR/old\" ] || [ ! -s \"$FIRST_WORK_DIR/old\" ]";
+    let test = |code: i32, options: &[&str]| {
+        let mut all = vec!["--root", "root", "--model", "kill", "--verify", check];
+        all.extend(options);
+        all.extend(["--", "sh", "-c", program]);
+        env.expect(code, &all)
+    };
+    let note =
+        "root had 2 files before the program started: --fresh starts with an empty directory";
+    assert!(!test(0, &[]).snapshot().contains("before the program started"));
+    let again = test(125, &[]);
+    assert!(again.stderr.contains("without any crash: it exited with 1"), "{}", again.stderr);
+    assert!(again.stderr.contains(note), "{}", again.stderr);
+    test(0, &["--fresh"]);
+    // A copy was meant to be there.
+    let seed = env.sandbox.project().join("seed");
+    std::fs::create_dir(&seed).unwrap();
+    std::fs::write(seed.join("data"), "x").unwrap();
+    let copied = test(125, &[&format!("--fresh={}", seed.display())]);
+    assert!(!copied.stderr.contains("before the program started"), "{}", copied.stderr);
+}
+
+#[test]
+fn a_directory_that_cannot_be_copied_is_named_and_nothing_is_removed() {
+    let env = Env::new();
+    let kept = env.root().join("kept");
+    std::fs::write(&kept, "").unwrap();
+    env.sandbox.file("file", "");
+    for (from, why) in [("nodir", "No such file or directory"), ("file", "Not a directory")] {
+        let fresh = format!("--fresh={from}");
+        let told = env.expect(125, &["--root", "root", &fresh, "--verify", "true", "--", "true"]);
+        let says = format!("cannot copy {from} (--fresh): {why}\n");
+        assert!(told.stderr.contains(&says), "{}", told.stderr);
+        assert!(kept.exists());
+    }
 }
 
 #[test]

@@ -166,6 +166,24 @@ fn names_that_are_not_utf8_stay_distinct() {
 }
 
 #[test]
+fn findings_that_differ_only_in_how_the_check_ends_are_named_as_one_cause() {
+    let env = Env::new();
+    let program = "echo 2 > root/new; mv root/new root/current; echo saved";
+    let note = "F2 (exited with 2), F3 (exited with 3) have the same cause";
+    for (corrupt, noted) in [(3, true), (2, false)] {
+        let check = format!(
+            "cd root; [ -s \"$FIRST_ACKS\" ] || [ -e current ] || exit 0; [ -e current ] || exit 1; \
+             [ -s current ] || exit 2; grep -qx 2 current || exit {corrupt}"
+        );
+        let arguments =
+            ["--root", "root", "--fresh", "--verify", &check, "--", "sh", "-c", program];
+        let told = env.expect(1, &arguments).stdout;
+        assert_eq!(told.contains(note), noted, "{told}");
+        assert_eq!(told.contains("F3"), noted, "{told}");
+    }
+}
+
+#[test]
 fn a_clean_test_leaves_no_log() {
     let env = Env::new();
     env.save(0, "both", &[]);

@@ -467,6 +467,7 @@ mod tests {
                 stacks: Default::default(),
                 left_running: Default::default(),
                 outside: Default::default(),
+                initial_is_copy: false,
             };
             let all = recording.entries.len() as u32;
             for operations in [all, 8, 0] {

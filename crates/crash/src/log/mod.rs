@@ -7,7 +7,8 @@
 //! version               u32
 //! root                  bytes
 //! frames                a tag byte, a body; initial nodes first, then entries, then call stacks, then
-//!                       processes that were left running, then files outside that were written
+//!                       processes that were left running, then files outside that were written, then whether
+//!                       the initial nodes were put there for this recording
 //! end                   the tag 'E', the number of frames, the checksum of everything before it
 //! ```
 //!
@@ -31,8 +32,9 @@ use encoding::{Decoder, Encoder};
 const MAGIC: &[u8; 16] = b"first crash log\n";
 
 /// Increased whenever the meaning of a log changes. Version 1 had no call stacks,
-/// version 2 no processes that were left running, version 3 no files outside.
-pub const VERSION: u32 = 4;
+/// version 2 no processes that were left running, version 3 no files outside, version 4 no origin of the
+/// initial nodes.
+pub const VERSION: u32 = 5;
 const OLDEST: u32 = 1;
 
 const INITIAL: u8 = b'I';
@@ -40,6 +42,7 @@ const ENTRY: u8 = b'O';
 const STACKS: u8 = b'C';
 const LEFT_RUNNING: u8 = b'L';
 const OUTSIDE: u8 = b'W';
+const INITIAL_IS_COPY: u8 = b'P';
 const END: u8 = b'E';
 
 /// Why a log cannot be read.
@@ -191,6 +194,13 @@ impl<W: Write> Writer<W> {
         self.flush_frame()
     }
 
+    /// The initial nodes were put there for this recording. Call after the last entry.
+    pub fn initial_is_copy(&mut self) -> io::Result<()> {
+        self.frame.push(INITIAL_IS_COPY);
+        self.frames += 1;
+        self.flush_frame()
+    }
+
     /// Writes the end mark and returns the underlying writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.frame.push(END);
@@ -222,6 +232,8 @@ pub enum Frame {
     LeftRunning(LeftRunning),
     /// Files outside of the directory that the workload wrote to.
     Outside(OutsideWrites),
+    /// The nodes that existed before the workload were put there for this recording.
+    InitialIsCopy,
 }
 
 /// Reads a log, frame by frame.
@@ -291,6 +303,7 @@ impl<R: Read> Reader<R> {
             STACKS => Frame::Stacks(decoder.stacks()?),
             LEFT_RUNNING => Frame::LeftRunning(decoder.left_running()?),
             OUTSIDE => Frame::Outside(decoder.outside()?),
+            INITIAL_IS_COPY => Frame::InitialIsCopy,
             END => {
                 let frames = decoder.long()?;
                 self.sum.add(&raw);
@@ -335,6 +348,9 @@ pub fn write<W: Write>(to: W, recording: &Recording) -> io::Result<W> {
     if recording.outside != OutsideWrites::default() {
         writer.outside(&recording.outside)?;
     }
+    if recording.initial_is_copy {
+        writer.initial_is_copy()?;
+    }
     writer.finish()
 }
 
@@ -354,6 +370,7 @@ pub fn read_into<R: Read>(from: R, bytes: ByteStore) -> Result<Recording, LogErr
         stacks: CallStacks::default(),
         left_running: LeftRunning::default(),
         outside: OutsideWrites::default(),
+        initial_is_copy: false,
     };
     while let Some(frame) = reader.frame()? {
         match frame {
@@ -362,6 +379,7 @@ pub fn read_into<R: Read>(from: R, bytes: ByteStore) -> Result<Recording, LogErr
             Frame::Stacks(stacks) => recording.stacks = stacks,
             Frame::LeftRunning(left) => recording.left_running = left,
             Frame::Outside(outside) => recording.outside = outside,
+            Frame::InitialIsCopy => recording.initial_is_copy = true,
         }
     }
     Ok(recording)

@@ -156,10 +156,17 @@ fn recording() -> impl Strategy<Value = Recording> {
     let stacks = prop_oneof![Just(CallStacks::default()), stacks()];
     let left_running = any::<(u32, u32)>();
     let outside = (prop::collection::vec(name(), 0..4), any::<u64>(), any::<u64>());
-    let initial = prop::collection::vec(initial(), 0..4);
+    let initial = (prop::collection::vec(initial(), 0..4), any::<bool>());
     (name(), initial, prop::collection::vec(entry(), 0..12), stacks, left_running, outside)
         .prop_map(
-            |(root, initial, entries, stacks, (processes, ended), (paths, files, behind_links))| {
+            |(
+                root,
+                (initial, initial_is_copy),
+                entries,
+                stacks,
+                (processes, ended),
+                (paths, files, behind_links),
+            )| {
                 Recording {
                     root: root.into(),
                     initial,
@@ -171,6 +178,7 @@ fn recording() -> impl Strategy<Value = Recording> {
                         files,
                         behind_links,
                     },
+                    initial_is_copy,
                 }
             },
         )
@@ -187,6 +195,7 @@ proptest! {
         prop_assert_eq!(read.stacks, recording.stacks);
         prop_assert_eq!(read.left_running, recording.left_running);
         prop_assert_eq!(read.outside, recording.outside);
+        prop_assert_eq!(read.initial_is_copy, recording.initial_is_copy);
     }
 
     #[test]
@@ -218,11 +227,12 @@ fn files_that_are_not_logs_are_refused_with_the_reason() {
         stacks: CallStacks::default(),
         left_running: LeftRunning::default(),
         outside: OutsideWrites::default(),
+        initial_is_copy: false,
     };
     let mut newer = write(Vec::new(), &empty).unwrap();
     newer[16] = 7;
     let said = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
-    assert!(said(&newer).contains("version 7, and this program reads up to 4"), "{}", said(&newer));
+    assert!(said(&newer).contains("version 7, and this program reads up to 5"), "{}", said(&newer));
     assert_eq!(said(b""), "this is not a crash log");
     assert_eq!(said(b"SQLite format 3\0 and more"), "this is not a crash log");
     let mut longer = write(Vec::new(), &empty).unwrap();

@@ -179,6 +179,7 @@ impl TestScript {
             stacks: CallStacks::default(),
             left_running: Default::default(),
             outside: Default::default(),
+            initial_is_copy: false,
         }
     }
 

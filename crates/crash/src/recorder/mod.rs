@@ -344,6 +344,7 @@ impl Recorder {
             stacks: stacks.unwrap_or_default(),
             left_running: tracer.left_running,
             outside: tracer.outside_files.finish(&root, &directory),
+            initial_is_copy: false,
         };
         let mut tree = compare::replayed(&recording);
         let reread = interrupted_call::reread(&tracer.unsure, &tree, &handle, &mut tracer.bytes);

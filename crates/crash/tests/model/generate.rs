@@ -54,6 +54,7 @@ pub(crate) fn recording(choices: &[Choice]) -> Recording {
         stacks: Default::default(),
         left_running: Default::default(),
         outside: Default::default(),
+        initial_is_copy: false,
     }
 }
 

@@ -70,6 +70,7 @@ impl Workload {
                 stacks: Default::default(),
                 left_running: Default::default(),
                 outside: Default::default(),
+                initial_is_copy: false,
             },
             root,
             noise,

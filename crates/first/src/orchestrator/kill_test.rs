@@ -101,30 +101,36 @@ impl Supervisor<'_> {
 
     /// Reports the end. Runs that were ahead and not needed have removed themselves.
     fn close(self, finish: &Finish) -> Result<(), String> {
-        let Self { session, dirs, events, summary, failures } = self;
+        let Self { session, dirs, events, mut summary, failures } = self;
         let passed = summary.ok + summary.pruned;
-        report_error(
-            events.summary(&session.invocation.test, session.index, &summary),
-            "FIRST_EVENTS",
-        );
-        dirs.remove_if_empty();
-        match finish {
-            Finish::Exhausted => say(&format!("all {} passed", count(passed, "crash point"))),
-            Finish::Limited if session.variables.only.is_some() => {}
+        let only = session.variables.only;
+        let result = match finish {
+            Finish::Exhausted => Ok(Some(format!("all {} passed", count(passed, "crash point")))),
+            Finish::Limited if only.is_some() => Ok(None),
             Finish::Limited => {
-                say(&format!(
-                    "the first {} passed; there may be more",
-                    count(passed, "crash point")
-                ));
+                let points = count(passed, "crash point");
+                Ok(Some(format!("the first {points} passed; there may be more")))
             }
-            Finish::PastTheEnd { points } => say(&format!(
-                "the workload has {}; there is no crash point {}",
-                count(*points as u64, "crash point"),
-                session.variables.only.unwrap_or_default()
-            )),
-            Finish::Failed => return Err(failures.join("\n")),
-        }
-        Ok(())
+            // The point was selected, and a fix may have removed it: nothing shows that it passes.
+            Finish::PastTheEnd { points } => {
+                let why = format!(
+                    "the workload has {}; there is no crash point {}: nothing was tested",
+                    count(*points as u64, "crash point"),
+                    only.unwrap_or_default()
+                );
+                summary.reason = Some(why.clone());
+                Err(why)
+            }
+            Finish::Failed => Err(failures.join("\n")),
+        };
+        let written = events.summary(&session.invocation.test, session.index, &summary);
+        report_error(written, variables::EVENTS);
+        dirs.remove_if_empty();
+        result.map(|said| {
+            if let Some(line) = said {
+                say(&line);
+            }
+        })
     }
 }
 
@@ -165,7 +171,7 @@ fn tell(
         duration,
         reason,
     };
-    report_error(events.crash_point(&event), "FIRST_EVENTS");
+    report_error(events.crash_point(&event), variables::EVENTS);
     let Line::Failed(failure) = line else {
         report_error(dirs.passed(target), &directory.display().to_string());
         return None;

@@ -20,7 +20,7 @@ mod session;
 mod verdict;
 
 use crate::setup_error::SetupError;
-use crate::variables::RECORD;
+use crate::variables::{CRASH_TARGET, RECORD};
 use events::Events;
 use report::say;
 use run_directories::RunDirectories;
@@ -40,15 +40,24 @@ pub(crate) fn run(session: &Session<'_>) -> Result<(), String> {
     )
     .map_err(told)?;
     if let (Some(log), Some(state)) = (&variables.replay, &variables.state) {
-        let replayed = model_test::replay(session, &dirs, log, state);
+        let replayed = model_test::replay(session, &dirs, &events, log, state);
         dirs.remove_if_empty();
         return replayed;
     }
-    if session.options.model != Model::Kill {
+    if session.options.model == Model::Kill {
+        return kill_test::run(session, dirs, events);
+    }
+    if let Some(target) = variables.only {
+        // The variable names a point at which the process is killed.
+        weaker(session, &format!("{CRASH_TARGET}={target}"));
+    } else {
         match record_workload(session, &dirs) {
             Ok(Some(recorded)) => {
-                let result = model_test::run(session, &dirs, &recorded);
-                report_error(std::fs::remove_file(dirs.recording_log()), "the recording's output");
+                let result = model_test::run(session, &dirs, &events, &recorded);
+                if result.is_ok() {
+                    let log = dirs.recording_log();
+                    report_error(std::fs::remove_file(&log), &log.display().to_string());
+                }
                 dirs.remove_if_empty();
                 return result;
             }

@@ -9,19 +9,23 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::child_process::RunningChildren;
+use super::events::{CheckedState, Events, FoundCause, Summary};
 use super::plan::FailedPhase;
 use super::recorded_workload::{RecordedWorkload, StateDirectories, StateToCheck};
-use super::report::say;
+use super::report::{print_output, say};
 use super::run_directories::RunDirectories;
-use super::session::Session;
+use super::session::{Session, report_error};
 use super::verdict::{self, Check, Execution};
+use crate::json::Object;
 use crate::variables;
 use retake_crash::log;
 use retake_crash::model::{
     self, CrashState, CrashStates, Explainer, FailureKind, Finding, Model, StateKey,
 };
+use retake_crash::scratch::ignore_missing;
 use retake_crash::text::count;
 use retake_crash::verify::in_parallel;
 
@@ -31,6 +35,7 @@ const UNHARMED: &str = "the check fails on the state without a crash";
 pub(crate) struct ModelTest<'a> {
     session: &'a Session<'a>,
     dirs: &'a RunDirectories,
+    events: &'a Events,
     states: &'a StateDirectories,
     running: RunningChildren,
     /// The number of the next state, which names its directory.
@@ -41,45 +46,27 @@ pub(crate) struct ModelTest<'a> {
 pub(crate) fn run(
     session: &Session<'_>,
     dirs: &RunDirectories,
+    events: &Events,
     recorded: &RecordedWorkload,
 ) -> Result<(), String> {
-    match verdict::execution(&recorded.outcome, usize::MAX) {
-        Execution::Ended { .. } => {}
-        Execution::Crashed { .. } => return Err("the workload crashed by itself".to_owned()),
-        Execution::Failed { reason } => return Err(reason),
-    }
-    // A passing test prints nothing that anyone reads: an untested part must be a failure.
-    if let Some(left) = recorded.left_running() {
-        return Err(left);
-    }
-    let model = session.options.model;
-    let model_test = ModelTest::new(session, dirs, &recorded.states);
-    let acks = usize::MAX;
-    match model_test.check(&recorded.end, 1, "", acks) {
-        Ok(Check::Passed { .. }) => {}
-        Ok(Check::Failed { reason }) => return Err(format!("{UNHARMED}: {reason}")),
-        Err(error) => return Err(format!("cannot run a child: {error}")),
-    }
-    let told = model_test.explore(model)?;
-    let (findings, tried, coverage) = told;
-    say(&format!("{model}: {coverage}"));
-    if findings.is_empty() {
-        say(&format!("{model}: all {} passed", count(tried as u64, "state")));
-        return Ok(());
-    }
-    let kept = dirs.crash_log();
-    File::create(&kept)
-        .and_then(|file| log::write(file, &recorded.states.recording))
-        .map_err(|error| format!("{}: {error}", kept.display()))?;
-    let messages: Vec<String> =
-        findings.iter().map(|(finding, reason)| model_test.tell(finding, reason, &kept)).collect();
-    Err(messages.join("\n"))
+    let model_test = ModelTest::new(session, dirs, events, &recorded.states);
+    let (summary, result) = match model_test.try_workload(recorded) {
+        Ok(explored) => (explored.summary(), model_test.report(&explored)),
+        Err(why) => {
+            let reason = Some(why.clone());
+            (Summary { findings: Some(0), reason, ..Summary::default() }, Err(why))
+        }
+    };
+    let written = events.summary(&session.invocation.test, session.index, &summary);
+    report_error(written, variables::EVENTS);
+    result
 }
 
 /// Checks one state of a log again, and nothing else.
 pub(crate) fn replay(
     session: &Session<'_>,
     dirs: &RunDirectories,
+    events: &Events,
     path: &Path,
     key: &str,
 ) -> Result<(), String> {
@@ -92,15 +79,28 @@ pub(crate) fn replay(
         .map_err(|error| error.to_string())?
         .ok_or_else(|| format!("the recording has no state {key}"))?;
     let states = StateDirectories::replayed(recording).map_err(|error| told(&error))?;
-    let model_test = ModelTest::new(session, dirs, &states);
-    match model_test.check_state(&state).map_err(|error| format!("cannot run a child: {error}"))? {
+    let model_test = ModelTest::new(session, dirs, events, &states);
+    let log = dirs.check_log("state");
+    let begun = Instant::now();
+    let check = model_test
+        .check_state(&state, Some(&log))
+        .map_err(|error| format!("cannot run a child: {error}"))?;
+    let failed = matches!(check, Check::Failed { .. });
+    model_test.tell_program(&state, &check, begun.elapsed());
+    let summary =
+        Summary { ok: u64::from(!failed), failed: u64::from(failed), ..Summary::default() };
+    let written = events.summary(&session.invocation.test, session.index, &summary);
+    report_error(written, variables::EVENTS);
+    match check {
         Check::Passed { .. } => {
+            report_error(ignore_missing(fs::remove_file(&log)), &log.display().to_string());
             say(&format!("state {key}: OK"));
             Ok(())
         }
         Check::Failed { reason } => {
             say(&format!("state {key}: FAILED"));
             say(&format!("reason: {reason}"));
+            print_output(&log, FailedPhase::Verify.word());
             Err(format!("state {key} failed\n  reason: {reason}"))
         }
     }
@@ -110,15 +110,90 @@ fn options(session: &Session<'_>) -> model::ExploreOptions {
     model::ExploreOptions { seed: session.seed, ..model::ExploreOptions::default() }
 }
 
-type Explored = (Vec<(Finding, String)>, usize, String);
+/// The results of all states that were tried.
+struct Explored {
+    findings: Vec<Finding>,
+    /// By id: how the check failed when the finding was found.
+    reasons: Vec<(String, String)>,
+    tried: u64,
+    failed: u64,
+    coverage: String,
+}
+
+impl Explored {
+    fn summary(&self) -> Summary {
+        Summary {
+            ok: self.tried - self.failed,
+            failed: self.failed,
+            findings: Some(self.findings.len() as u64),
+            ..Summary::default()
+        }
+    }
+}
 
 impl<'a> ModelTest<'a> {
     fn new(
         session: &'a Session<'a>,
         dirs: &'a RunDirectories,
+        events: &'a Events,
         states: &'a StateDirectories,
     ) -> Self {
-        Self { session, dirs, states, running: RunningChildren::new(), next: AtomicUsize::new(1) }
+        let (running, next) = (RunningChildren::new(), AtomicUsize::new(1));
+        Self { session, dirs, events, states, running, next }
+    }
+
+    /// Tries every state. The error says why that is impossible.
+    fn try_workload(&self, recorded: &RecordedWorkload) -> Result<Explored, String> {
+        let said = self.dirs.recording_log();
+        let said = said.display();
+        match verdict::execution(&recorded.outcome, usize::MAX) {
+            Execution::Ended { .. } => {}
+            Execution::Crashed { .. } => return Err("the workload crashed by itself".to_owned()),
+            Execution::Failed { reason } => {
+                return Err(format!("{reason}\n  output of the workload: {said}"));
+            }
+        }
+        // A passing test prints nothing that anyone reads: an untested part must be a failure.
+        if let Some(left) = recorded.left_running() {
+            return Err(left);
+        }
+        let log = self.dirs.check_log("no_crash");
+        match self.check(&recorded.end, 1, "", usize::MAX, Some(&log)) {
+            Ok(Check::Passed { .. }) => {
+                report_error(ignore_missing(fs::remove_file(&log)), &log.display().to_string());
+            }
+            Ok(Check::Failed { reason }) => {
+                let log = log.display();
+                return Err(format!("{UNHARMED}: {reason}\n  output of the check: {log}"));
+            }
+            Err(error) => return Err(format!("cannot run a child: {error}")),
+        }
+        self.explore(self.session.options.model)
+    }
+
+    /// Reports the findings. The error is the message to fail the test with.
+    fn report(&self, explored: &Explored) -> Result<(), String> {
+        let model = self.session.options.model;
+        let Explored { findings, reasons, tried, coverage, .. } = explored;
+        say(&format!("{model}: {coverage}"));
+        if findings.is_empty() {
+            say(&format!("{model}: all {} passed", count(*tried, "state")));
+            return Ok(());
+        }
+        let kept = self.dirs.crash_log();
+        File::create(&kept)
+            .and_then(|file| log::write(file, &self.states.recording))
+            .map_err(|error| format!("{}: {error}", kept.display()))?;
+        let messages: Vec<String> = findings
+            .iter()
+            .map(|finding| {
+                // A cause found after another one has no reason yet.
+                let known = reasons.iter().find(|(id, _)| *id == finding.id);
+                let known = known.map_or("", |(_, reason)| reason.as_str());
+                self.tell(finding, known, &kept)
+            })
+            .collect();
+        Err(messages.join("\n"))
     }
 
     fn explore(&self, model: Model) -> Result<Explored, String> {
@@ -126,24 +201,30 @@ impl<'a> ModelTest<'a> {
         let options = options(self.session);
         let wrong = |error: model::BadGlob| error.to_string();
         let mut explainer = Explainer::new(recording, model, &options).map_err(wrong)?;
-        let asked = options.clone();
         let mut states = CrashStates::new(recording, model, options).map_err(wrong)?;
         let test = self.session.options;
         let keep_going = self.session.variables.keep_going.unwrap_or(test.keep_going);
         let last = test.max_crashes.unwrap_or(usize::MAX);
-        let (mut tried, mut reasons, mut broken) = (0, Vec::new(), None);
+        let (mut tried, mut failed, mut reasons, mut broken) = (0, 0, Vec::new(), None);
         let wanted = states.by_ref().filter(|state| state.key.point.operation as usize <= last);
         in_parallel(
             test.jobs,
             wanted,
-            |_, state: &CrashState| self.check_state(state),
+            |_, state: &CrashState| {
+                let begun = Instant::now();
+                self.check_state(state, None).map(|check| (check, begun.elapsed()))
+            },
             |state, checked| {
                 tried += 1;
+                if let Ok((check, duration)) = &checked {
+                    self.tell_program(&state, check, *duration);
+                }
                 match checked {
-                    Ok(Check::Passed { .. }) => ControlFlow::Continue(()),
-                    Ok(Check::Failed { reason }) => {
+                    Ok((Check::Passed { .. }, _)) => ControlFlow::Continue(()),
+                    Ok((Check::Failed { reason }, _)) => {
+                        failed += 1;
                         let kind = |reason: &str| FailureKind::new("", reason);
-                        let fails = |state: &CrashState| match self.check_state(state) {
+                        let fails = |state: &CrashState| match self.check_state(state, None) {
                             Ok(Check::Failed { reason }) => Some(kind(&reason)),
                             _ => None,
                         };
@@ -163,34 +244,40 @@ impl<'a> ModelTest<'a> {
         if let Some(broken) = broken {
             return Err(broken);
         }
-        let reason = |one: &Finding| {
-            // A cause found after another one has no reason yet.
-            let state = model::rebuild(recording, model, &asked, &one.key).ok().flatten();
-            let state = state.map(|state| CrashState { acks: one.acks, ..state });
-            match state.map(|state| self.check_state(&state)) {
-                Some(Ok(Check::Failed { reason })) => reason,
-                _ => {
-                    let found = reasons.iter().find(|(known, _)| *known == one.id);
-                    found.map_or_else(String::new, |(_, reason)| reason.clone())
-                }
-            }
-        };
-        let findings =
-            explainer.findings().into_iter().map(|one| (one.clone(), reason(&one))).collect();
-        Ok((findings, tried, states.coverage().to_string()))
+        let coverage = states.coverage().to_string();
+        Ok(Explored { findings: explainer.findings(), reasons, tried, failed, coverage })
     }
 
-    fn check_state(&self, state: &CrashState) -> io::Result<Check> {
+    fn check_state(&self, state: &CrashState, log: Option<&Path>) -> io::Result<Check> {
         let label = state.label.as_deref().unwrap_or_default();
-        self.check(&state.tree, state.key.point.operation as usize, label, state.acks)
+        self.check(&state.tree, state.key.point.operation as usize, label, state.acks, log)
     }
 
+    /// Writes the event of a checked state.
+    fn tell_program(&self, state: &CrashState, check: &Check, duration: Duration) {
+        let written = self.events.state(&CheckedState {
+            test: &self.session.invocation.test,
+            index: self.session.index,
+            state: &state.key.to_string(),
+            point: state.key.point.operation as usize,
+            label: state.label.as_deref(),
+            duration,
+            reason: match check {
+                Check::Passed { .. } => None,
+                Check::Failed { reason } => Some(reason),
+            },
+        });
+        report_error(written, variables::EVENTS);
+    }
+
+    /// Checks a state; the output of the check is kept in `log`, if given.
     fn check(
         &self,
         tree: &model::Tree,
         point: usize,
         label: &str,
         acks: usize,
+        log: Option<&Path>,
     ) -> io::Result<Check> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let state = StateToCheck { tree, acks, point_id: point, label };
@@ -209,26 +296,56 @@ impl<'a> ModelTest<'a> {
             Ok(outcome) => verdict::check(&outcome),
             Err(_unwanted) => Check::Failed { reason: "ended".into() },
         };
+        if let Some(log) = log {
+            let written = self.dirs.log(number, FailedPhase::Verify);
+            place.keep_log(&written)?;
+            ignore_missing(fs::rename(written, log))?;
+        }
         self.states.put_back(place);
         self.dirs.remove(number)?;
         Ok(check)
     }
 
-    /// Reports one finding, and leaves its state beside the log.
-    fn tell(&self, finding: &Finding, reason: &str, log: &Path) -> String {
+    /// Reports one finding, and leaves its state, its description and the output of its check beside the log.
+    fn tell(&self, finding: &Finding, known: &str, log: &Path) -> String {
         let Finding { id, sentence, states, key, .. } = finding;
+        let Session { invocation, index, seed, .. } = self.session;
         let model = self.session.options.model;
         let directory = self.dirs.finding(id);
-        if let Err(error) = self.keep(key, &directory) {
-            say(&format!("{}: {error}", directory.display()));
-        }
-        let (log, directory) = (log.display(), directory.display());
-        let repro = self.session.invocation.replay(
-            &log.to_string(),
-            &key.to_string(),
-            self.session.seed,
-            self.session.index,
-        );
+        let (label, reason) = match self.keep(finding, &directory) {
+            Ok((label, reason)) => (label, reason.unwrap_or_else(|| known.to_owned())),
+            Err(error) => {
+                say(&format!("{}: {error}", directory.display()));
+                (None, known.to_owned())
+            }
+        };
+        let state = key.to_string();
+        let repro = invocation.replay(&log.display().to_string(), &state, *seed, *index);
+        let record = Object::new()
+            .string("id", id)
+            .string("model", model.name())
+            .string("sentence", sentence)
+            .string("state", &state)
+            .number("states", *states as u64)
+            .string_or_null("label", label.as_deref())
+            .string("phase", FailedPhase::Verify.word())
+            .string("reason", &reason)
+            .number("seed", *seed)
+            .string("repro", &repro);
+        let path = self.dirs.finding_record(id);
+        report_error(fs::write(&path, record.line()), &path.display().to_string());
+        let written = self.events.finding(&FoundCause {
+            test: &invocation.test,
+            index: *index,
+            id,
+            sentence,
+            state: &state,
+            states: *states,
+            reason: &reason,
+            work_dir: &directory,
+        });
+        report_error(written, variables::EVENTS);
+        let directory = directory.display();
         say(&format!("{model}: {id} FAILED (see {directory})"));
         say(sentence);
         let fail = if *states == 1 { "fails" } else { "fail" };
@@ -244,14 +361,24 @@ impl<'a> ModelTest<'a> {
         )
     }
 
-    fn keep(&self, key: &StateKey, directory: &Path) -> io::Result<()> {
+    /// Keeps the state of a finding and the output of its check. Returns the label before the crash, and how
+    /// the check fails.
+    fn keep(
+        &self,
+        finding: &Finding,
+        directory: &Path,
+    ) -> io::Result<(Option<String>, Option<String>)> {
         let recording = &self.states.recording;
-        let rebuilt =
-            model::rebuild(recording, self.session.options.model, &options(self.session), key);
-        if let Ok(Some(state)) = rebuilt {
-            fs::create_dir(directory)?;
-            retake_crash::materialise(&state.tree, directory)?;
-        }
-        Ok(())
+        let options = options(self.session);
+        let rebuilt = model::rebuild(recording, self.session.options.model, &options, &finding.key);
+        let Ok(Some(state)) = rebuilt else { return Ok((None, None)) };
+        fs::create_dir(directory)?;
+        retake_crash::materialise(&state.tree, directory)?;
+        let state = CrashState { acks: finding.acks, ..state };
+        let reason = match self.check_state(&state, Some(&self.dirs.check_log(&finding.id)))? {
+            Check::Failed { reason } => Some(reason),
+            Check::Passed { .. } => None,
+        };
+        Ok((state.label, reason))
     }
 }

@@ -54,6 +54,16 @@ pub(crate) enum FailedPhase {
     Verify,
 }
 
+impl FailedPhase {
+    /// The value of `FIRST_PHASE`.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Execution => "EXECUTION",
+            Self::Verify => "VERIFY",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) target: usize,

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::plan::{FailedPhase, Failure};
+use super::plan::Failure;
 use crate::json::Object;
 use retake_crash::text::count;
 
@@ -45,13 +45,7 @@ impl FailureReport<'_> {
         {
             eprintln!("  {}", self.repro);
         }
-        if let Some(output) = output(self.log) {
-            say(&format!("output of the {} child:", self.phase()));
-            #[expect(clippy::print_stderr, reason = "a test speaks through its captured output")]
-            {
-                eprintln!("{output}");
-            }
-        }
+        print_output(self.log, self.phase());
     }
 
     /// The same as a panic message, so that a log which shows only that suffices.
@@ -83,9 +77,17 @@ impl FailureReport<'_> {
     }
 
     fn phase(&self) -> &'static str {
-        match self.failure.phase {
-            FailedPhase::Execution => "EXECUTION",
-            FailedPhase::Verify => "VERIFY",
+        self.failure.phase.word()
+    }
+}
+
+/// Prints the output of a child, if there was any.
+pub(crate) fn print_output(log: &Path, phase: &str) {
+    if let Some(output) = output(log) {
+        say(&format!("output of the {phase} child:"));
+        #[expect(clippy::print_stderr, reason = "a test speaks through its captured output")]
+        {
+            eprintln!("{output}");
         }
     }
 }
@@ -117,6 +119,7 @@ fn output(log: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::orchestrator::plan::FailedPhase;
 
     #[test]
     fn long_output_is_shown_by_its_ends() {

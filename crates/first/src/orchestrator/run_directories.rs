@@ -75,6 +75,16 @@ impl RunDirectories {
         self.base.join(id)
     }
 
+    /// The description of a finding, beside its state.
+    pub(crate) fn finding_record(&self, id: &str) -> PathBuf {
+        self.base.join(format!("{id}.json"))
+    }
+
+    /// The output of the check of a finding, or of another state with a name.
+    pub(crate) fn check_log(&self, name: &str) -> PathBuf {
+        self.base.join(format!("{name}.verify.log"))
+    }
+
     /// The promises made before a crash.
     pub(crate) fn acks(&self, target: usize) -> PathBuf {
         self.base.join(format!("run_{target}.acks"))

@@ -38,12 +38,8 @@ impl<'a> Session<'a> {
         directory: &Path,
         mut set: Vec<(&'static str, OsString)>,
     ) -> ChildCommand<'a> {
-        let word = match phase {
-            FailedPhase::Execution => "EXECUTION",
-            FailedPhase::Verify => "VERIFY",
-        };
         set.extend([
-            (variables::PHASE, word.into()),
+            (variables::PHASE, phase.word().into()),
             (variables::CRASH_TARGET, target.to_string().into()),
             (variables::WORK_DIR, directory.into()),
             (variables::SEED, self.seed.to_string().into()),

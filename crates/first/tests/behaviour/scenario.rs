@@ -131,11 +131,15 @@ scenarios! {
     fn forgets_to_sync() {
         first::test().model(first::Model::Ext4).jobs(2).run(|env| {
             note("runs", "");
+            eprintln!("the workload speaks");
             fs::write(env.path("new"), "text").unwrap();
             crash_point("written");
             fs::rename(env.path("new"), env.path("current")).unwrap();
             first::ack("current");
-        }).verify(keeps_its_promise);
+        }).verify(|env, crash| {
+            eprintln!("the check speaks");
+            keeps_its_promise(env, crash);
+        });
     }
 
     fn uses_io_uring() {
@@ -156,6 +160,10 @@ scenarios! {
             first::ack("current");
             crash_point("promised");
         }).verify(keeps_its_promise);
+    }
+
+    fn fails_in_its_workload_under_a_model() {
+        first::test().model(first::Model::Ext4).run(|_| panic!("no disk")).verify(|_, _| {});
     }
 
     fn checks_wrongly() {

@@ -117,6 +117,7 @@ impl Explainer<'_> {
             stacks: CallStacks::default(),
             left_running: self.recording.left_running,
             outside: Default::default(),
+            initial_is_copy: false,
         }
     }
 }
