@@ -64,7 +64,7 @@ pub(super) struct AgentLoopState {
     pub(super) gate_output: Option<String>,
     /// The iteration after which the verification command passed.
     pub(super) command_passed: Option<u32>,
-    /// The verification command was not found, or is not executable.
+    /// The verification command names a program that does not exist.
     pub(super) gate_cannot_run: bool,
     /// An iteration to retry, whose post hook has not run.
     pub(super) postponed: Option<Iteration>,

@@ -134,7 +134,7 @@ pub struct GateRefusal {
     /// The command, how it ended, and its last line, in one line.
     pub why: String,
     pub run: RunId,
-    /// It was not found or is not executable (exit code 127 or 126), which the agent cannot change.
+    /// It names a program that does not exist, which the agent cannot correct.
     pub cannot_run: bool,
 }
 

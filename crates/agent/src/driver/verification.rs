@@ -1,15 +1,17 @@
 //! The gate: completion is accepted only if the user's command passes and, if configured, the
 //! agent's own verification.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use retake_engine::{interpret, which};
 use retake_runner::prepare::PreparedRun;
 use retake_runner::run::{FinishedRun, OutputUse};
 use retake_runner::worker::Worker;
 use retake_types::loop_record::agent::AgentEntry;
 use retake_types::request::CommandRequest;
-use retake_types::{LoopId, Outcome, RunId};
+use retake_types::{LoopId, Outcome, RunId, ShellMode};
 
 use crate::display;
 use crate::notify::Notification;
@@ -40,6 +42,20 @@ enum GateAnswer {
         outcome: IterationOutcome,
         why: String,
     },
+}
+
+/// Whether a command is a program that no directory of PATH has. The agent can make or repair a file of the
+/// project, and install what a shell line or a script starts, but not correct the name of the gate.
+fn names_no_program(command: &str, cwd: &Path) -> bool {
+    let path = std::env::var_os("PATH");
+    let on_path = |name: &str| which(name.as_ref(), path.as_deref(), cwd).is_some();
+    match interpret(command, ShellMode::Never, on_path) {
+        Ok(line) => {
+            line.arguments.first().is_some_and(|name| !name.contains('/') && !on_path(name))
+        }
+        // Its programs are the shell's business.
+        Err(_) => false,
+    }
 }
 
 impl AgentLoop {
@@ -169,8 +185,9 @@ impl AgentLoop {
                 self.session.display.detail(&format!("{text}\n"));
                 let why = self.session.clean(&refusal_line(command, &finished));
                 let run = finished.run.intent.id();
-                // As a shell reports a program that is not executable or not found.
-                let cannot_run = matches!(finished.outcome.exit_code(), Some(126 | 127));
+                // As a shell reports a program that is not found.
+                let cannot_run = finished.outcome.exit_code() == Some(127)
+                    && names_no_program(command, finished.run.intent.request.cwd.as_path());
                 Some((text, Some(GateRefusal { why, run, cannot_run })))
             }
             Err(error) => Some((format!("$ {command}\n{error}"), None)),
