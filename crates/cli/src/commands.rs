@@ -249,7 +249,7 @@ fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
         ErrorKind::UnknownArgument => {
             let command = subcommand(&typed.iter().collect::<Vec<_>>());
             let is = |name: &str| command.is_some_and(|command| command == name);
-            let error = usage_advice::of_option(error, typed, is("exec"));
+            let error = usage_advice::of_option(error, typed, is("exec"), definition);
             if is("crash") { crash::with_hint(error, typed) } else { error }
         }
         _ => error,

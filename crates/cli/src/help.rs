@@ -182,10 +182,10 @@ mod tests {
                 );
             }
         }
-        let text = "Two words\nmore of it\n\n  name  what it\n        means\n  x     y\n";
+        let text = "Two words more\nof it\n\n  name  what it\n        means\n  x     y\n";
         assert_eq!(
-            fitted(text, 14),
-            "Two words more\nof it\n\n  name  what\n        it\n        means\n  x     y\n"
+            fitted(text, 12),
+            "Two words\nmore of it\n\n  name  what\n        it\n        means\n  x     y\n"
         );
     }
 }

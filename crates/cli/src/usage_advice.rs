@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use clap::Command;
 use clap::error::{ContextKind, ContextValue};
 
 const LINES: &str = "`--tail N` prints the last N lines, `--head N` the first";
@@ -35,8 +36,14 @@ const OPTIONS: [(&[&str], &str, &str); 13] = [
     ),
 ];
 
-/// An unknown option. `is_exec` is whether it was typed after `retake exec`.
-pub(crate) fn of_option(mut error: clap::Error, typed: &[OsString], is_exec: bool) -> clap::Error {
+/// An unknown option. `is_exec` is whether it was typed after `retake exec`; `definition` is the whole command
+/// line.
+pub(crate) fn of_option(
+    mut error: clap::Error,
+    typed: &[OsString],
+    is_exec: bool,
+    definition: fn() -> Command,
+) -> clap::Error {
     let words: Vec<String> =
         typed.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let own = words.iter().take_while(|word| *word != "--");
@@ -51,7 +58,7 @@ pub(crate) fn of_option(mut error: clap::Error, typed: &[OsString], is_exec: boo
         *option == unknown && command.iter().all(|word| own.contains(word))
     });
     if let Some((.., advice)) = advice {
-        return advise(without_similar(error, &own), advice);
+        return advise(without_similar(error, &own, definition), advice);
     }
     if !takes_text(&own) {
         // clap suggests to put the option after `--`, where it would name a run, a file or an agent.
@@ -62,7 +69,7 @@ pub(crate) fn of_option(mut error: clap::Error, typed: &[OsString], is_exec: boo
         Some(ContextValue::String(option)) if option.starts_with("--no-redact")
     );
     if unsafe_one && !unknown.contains("redact") {
-        error = without_similar(error, &own);
+        error = without_similar(error, &own, definition);
     }
     // `-timeout` is read as `-t -i …`.
     let long = own.iter().find(|word| is_long_with_one_hyphen(word) && word.starts_with(&unknown));
@@ -78,9 +85,13 @@ pub(crate) fn of_option(mut error: clap::Error, typed: &[OsString], is_exec: boo
 }
 
 /// Removes the option that clap takes for the meant one, also from the usage.
-fn without_similar(mut error: clap::Error, own: &[&str]) -> clap::Error {
+fn without_similar(
+    mut error: clap::Error,
+    own: &[&str],
+    definition: fn() -> Command,
+) -> clap::Error {
     if error.remove(ContextKind::SuggestedArg).is_some() {
-        let mut definition = crate::commands::definition();
+        let mut definition = definition();
         let mut command = &mut definition;
         for word in own {
             if command.find_subcommand(word).is_some() {

@@ -102,7 +102,7 @@ fn a_killed_runner_leaves_an_interrupted_run_and_no_processes() {
         sandbox.settled(&list.snapshot()).replace(&sleeper.to_string(), "PID"),
         "exit 0\n\
          stdout: ID  STARTED  OUTCOME  TOOK  COMMAND\n\
-         stdout: ID  TIME  interrupted  sh -c 'echo partial; sleep 99 & echo $! >&2; wait'\n\
+         stdout: ID  TIME  interrupted  ≥TOOK  sh -c 'echo partial; sleep 99 & echo $! >&2; wait'\n\
          stderr: retake: run RUN was interrupted, its retake process died: sh -c 'echo partial; sleep 99 & echo $! >&2; wait' (1 process left over, now terminated)\n"
     );
     assert!(!alive(sleeper));
