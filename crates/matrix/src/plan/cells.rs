@@ -226,14 +226,25 @@ impl Matrix {
         self.axes[axis].name != COMMAND && self.command(cell).is_some_and(shown)
     }
 
-    /// Whether the values of an axis are parameters of several commands: then the commands are
-    /// compared at each value, and the values are not compared with each other.
-    pub fn is_parameter(&self, axis: usize) -> bool {
-        let name = &self.axes[axis].name;
-        let used: Vec<&str> = self.used(COMMAND);
-        let asks = |command: &&NamedCommand| used.contains(&command.name.as_str());
-        let mut commands = self.commands.iter().filter(asks);
-        name != COMMAND && used.len() > 1 && commands.any(|command| uses(&command.text, name))
+    /// The axes that name what is measured, as far as there are any: refs, commands, browsers. The
+    /// values of other axes are workloads.
+    pub fn measured_axes(&self) -> Vec<usize> {
+        let command = Some(COMMAND).filter(|_| !self.commands.is_empty());
+        [Some(CODE), command, Some(CHROME)]
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.axis(name))
+            .collect()
+    }
+
+    /// The axes whose values are compared with each other, the most important one first: those that
+    /// name what is measured. Workloads differ in size by intention, so they are compared only
+    /// where nothing else varies.
+    pub fn compared_axes(&self) -> Vec<usize> {
+        let varying = self.varying_axes();
+        let measured: Vec<usize> =
+            self.measured_axes().into_iter().filter(|axis| varying.contains(axis)).collect();
+        if measured.is_empty() { varying } else { measured }
     }
 
     /// The values of several axes for display, without those that the command's name shows.
