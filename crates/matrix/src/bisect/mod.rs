@@ -625,6 +625,8 @@ impl Bisect {
             (good, bad) = self.halves();
             answer.confidence = self.posterior()[good..bad].iter().map(|place| place.0).sum();
         }
+        // More digits say nothing, and would not all be read back from JSON.
+        answer.confidence = (answer.confidence * 1e6).floor() / 1e6;
         answer.last_good = Some(self.names[good].clone());
         answer.first_bad = Some(self.names[bad].clone());
         answer.skipped = self.names[good + 1..bad].to_vec();

@@ -11,7 +11,9 @@ pub fn baselines(matrix: &Matrix) -> Vec<(usize, usize)> {
     let places: HashMap<&Cell, usize> =
         matrix.cells.iter().enumerate().map(|(i, cell)| (cell, i)).collect();
     let mut pairs = Vec::new();
-    for axis in matrix.compared_axes() {
+    let mut axes = matrix.compared_axes();
+    axes.sort_unstable();
+    for axis in axes {
         for (i, cell) in matrix.cells.iter().enumerate() {
             if cell.0[axis] == 0 {
                 continue;
