@@ -36,6 +36,18 @@ pub struct MatrixLoopPlan {
     pub unavailable: Vec<String>,
     /// The machine: name and value.
     pub environment: BTreeMap<String, String>,
+    /// The shard that it runs, if not the whole matrix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<PlannedShard>,
+}
+
+/// One shard of a matrix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedShard {
+    /// The hash of the plan of all shards.
+    pub plan: String,
+    pub number: u64,
+    pub of: u64,
 }
 
 impl MatrixLoopPlan {
