@@ -503,6 +503,30 @@ fn several_commands_are_named_by_what_they_run_and_compared_at_each_parameter() 
 }
 
 #[test]
+fn values_stand_for_the_names_of_axes_in_a_single_command() {
+    let text = "command: run {op} {x} ${op}\niterations: 1\naxes: {op: [one, two]}\n";
+    let config = |file: &str, text: &str| Config::read(Path::new(file), text).unwrap();
+    let filled = config("matrix.yml", text);
+    let matrix = Matrix::of(&filled);
+    let texts: Vec<String> =
+        matrix.cells.iter().map(|cell| matrix.command_text(cell, &filled)).collect();
+    assert_eq!(texts, ["run one {x} ${op}", "run two {x} ${op}"]);
+    assert_eq!(matrix.fill(&matrix.cells[1], "prepare {op}"), "prepare two");
+    // Runs of the text as it is are other runs.
+    let keys = |config: &Config| Identity::of(config).keys(&Matrix::of(config));
+    let literal = Config { fills_values: false, ..filled.clone() };
+    assert!(keys(&filled).iter().all(|key| !keys(&literal).contains(key)));
+    let plain = config("matrix.yml", &text.replace("{op} ", "$AXIS_OP "));
+    let as_before = Config { fills_values: false, ..plain.clone() };
+    assert_eq!(keys(&plain), keys(&as_before), "texts without values keep their results");
+    // chrome-ranger replaces nothing.
+    let chrome = "command: run {code}\niterations: 1\ncode: {repo: ., refs: [v1]}\nchrome: {versions: [m120]}\n";
+    let theirs = config("chrome-ranger.yaml", chrome);
+    let matrix = Matrix::of(&theirs);
+    assert_eq!(matrix.command_text(&matrix.cells[0], &theirs), "run {code}");
+}
+
+#[test]
 fn workloads_are_compared_only_where_nothing_else_varies() {
     let pairs = |text: &str| {
         let text = format!("command: x\niterations: 1\naxes: {{size: [small, large]}}\n{text}");

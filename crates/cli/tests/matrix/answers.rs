@@ -192,11 +192,54 @@ fn versions_are_compared_at_each_workload_and_workloads_are_not() {
         let line = line.unwrap_or_else(|| panic!("{size}: {}", ran.stdout));
         assert!(line.contains("+49.5 %  higher"), "{}", ran.stdout);
     }
-    assert!(ran.stderr.contains("--fail-if: v3 is higher than v1"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--fail-if: v3 has higher load than v1"), "{}", ran.stderr);
     // Only one version: the workloads are compared.
     config("v1");
     let ran = env.expect(0, &["run", "--metric", "load"]);
     assert!(ran.stdout.contains("against size=1"), "{}", ran.stdout);
+}
+
+#[test]
+fn the_commit_that_is_checked_out_is_measured_against_a_branch() {
+    let env = Env::with_commits(&["100", "150"]);
+    env.config(&format!("{LOAD}iterations: 10\ncode: {{refs: [HEAD]}}\n"));
+    let run = ["run", "--metric", "load", "--fail-if", "slower:5%@v1"];
+    let tripped = env.expect(1, &run);
+    assert!(tripped.stderr.contains("--fail-if: HEAD is slower than v1"), "{}", tripped.stderr);
+    env.expect(1, &[&run[..], &["--refs", "HEAD"]].concat());
+    env.git(&["checkout", "-q", "v1"]);
+    env.expect(0, &run);
+}
+
+#[test]
+fn pairs_of_several_sessions_are_one_whole_if_each_lies_in_one() {
+    let env = Env::with_commits(&["100", "130"]);
+    let config = |extra: &str| {
+        env.config(&format!(
+            "{LOAD}iterations: 12\ncode: {{refs: [v1, v2]}}\naxes: {{n: [1, 2]}}\nenv: {{X: {extra}}}\n"
+        ));
+    };
+    let compare = ["compare", "v1", "v2", "--metric", "load"];
+    config("a");
+    env.expect(0, &["run", "-q", "--axis", "n=1"]);
+    env.expect(0, &["run", "-q", "--axis", "n=2"]);
+    let json = env.expect(0, &[&compare[..], &["--json"]].concat()).json();
+    assert_eq!((&json["verdict"], &json["method"]), (&"slower".into(), &"blocks".into()), "{json}");
+    assert!((json["ratio"].as_f64().unwrap() - 1.3).abs() < 0.05, "{json}");
+    // Versions in different sessions are not compared, and the reason says so.
+    config("b");
+    env.expect(0, &["run", "-q", "--refs", "v1"]);
+    env.expect(0, &["run", "-q", "--refs", "v2", "--baseline", "stored"]);
+    let apart = env.expect(0, &compare);
+    let whole = apart.stdout.lines().next().unwrap_or_default();
+    assert!(whole.contains("not sure") || whole.contains("not_sure"), "{}", apart.stdout);
+    assert!(
+        apart.stdout.matches("measured in different sessions").count() == 3,
+        "{}",
+        apart.stdout
+    );
+    assert!(!apart.stdout.contains("no successful run"), "{}", apart.stdout);
+    assert!(apart.stderr.contains("--baseline again"), "{}", apart.stderr);
 }
 
 #[test]

@@ -128,7 +128,8 @@ impl<'a> BisectRun<'a> {
             }
         }
         let commands = project.config.command.several().to_vec();
-        let matrix = Matrix { axes, cells: Vec::new(), commands };
+        let fills_values = project.config.fills_values;
+        let matrix = Matrix { axes, cells: Vec::new(), commands, fills_values };
         Ok(Self { project, options, observer, matrix, axis, values })
     }
 

@@ -334,6 +334,7 @@ impl<'a> Samples<'a> {
         if known.is_empty() {
             known = pairs.to_vec();
         }
+        let parts: Vec<Common> = known.iter().map(|&(a, b)| self.common(a, b)).collect();
         let (first, second): (Vec<usize>, Vec<usize>) = known.into_iter().unzip();
         let all = [first.clone(), second.clone()].concat();
         let numbers: Vec<Vec<u64>> = self
@@ -349,7 +350,21 @@ impl<'a> Samples<'a> {
             Combined::of(&cells.iter().map(side).collect::<Vec<_>>())
         };
         let (of_a, of_b) = (combined(&first), combined(&second));
-        let common = of_a.in_common(&of_b);
+        let mut common = of_a.in_common(&of_b);
+        let together = parts.iter().map(|part| part.blocks.len()).min().unwrap_or(0);
+        if together > common.0.values.len() {
+            // Each pair in sessions of its own: the blocks of every pair count in their order.
+            let side = |of: fn(&Common) -> &[f64], failed| {
+                let values: Vec<&[f64]> = parts.iter().map(of).collect();
+                Combined { failed, ..Combined::in_order(&values) }
+            };
+            common = (side(|part| &part.a, of_a.failed), side(|part| &part.b, of_b.failed));
+        }
+        let apart = |cells: &[usize], failed| {
+            let values: Vec<&[f64]> =
+                cells.iter().map(|&cell| &self.cells[cell].values[..]).collect();
+            Combined { failed, ..Combined::in_order(&values) }
+        };
         let metric = &self.metric;
         let fewest = all.iter().map(|&cell| self.cells[cell].values.len()).min().unwrap_or(0);
         let mut comparison = if !self.interleaved(&all) {
@@ -357,6 +372,7 @@ impl<'a> Samples<'a> {
             Comparison::incomparable(of_a.side(a), of_b.side(b), metric, reason)
         } else if common.0.values.len() < FEWEST.min(fewest) {
             let reason = Reason::DifferentSessions { together: common.0.values.len() };
+            let (of_a, of_b) = (apart(&first, of_a.failed), apart(&second, of_b.failed));
             Comparison::incomparable(of_a.side(a), of_b.side(b), metric, reason)
         } else if self.sequential(&all) {
             Comparison::in_sequence(common.0.side(a), common.1.side(b), metric, criteria)
