@@ -57,6 +57,7 @@ fn options(iterations: Iterations) -> MatrixRunOptions {
         seed: Some(1),
         workers: 1,
         undecided_limit: 4,
+        shard: None,
     }
 }
 

@@ -64,6 +64,7 @@ fn the_status_has_every_cell() {
         timestamp: Timestamp::UNIX_EPOCH,
         duration_ms: 1,
         exit_code: 0,
+        timed_out: false,
         ok: true,
         missing: Vec::new(),
         metrics: Metrics::new(),

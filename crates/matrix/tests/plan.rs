@@ -484,9 +484,9 @@ fn several_commands_are_named_by_what_they_run_and_compared_at_each_parameter() 
     let names: Vec<String> = (0..4).map(|cell| matrix.varying_name(cell, &varying)).collect();
     assert_eq!(names, ["a 1 m=x", "b n=1 m=x", "a 1 m=y", "b n=1 m=y"]);
     assert_eq!(matrix.command_text(&matrix.cells[1], &config), "b 1");
-    // n is a parameter of the commands; m is a separate axis.
+    // n and m are workloads.
     let pairs = baselines(&matrix);
-    assert_eq!(pairs.len(), 8, "{pairs:?}");
+    assert_eq!(pairs.len(), 4, "{pairs:?}");
     let named: Vec<(String, String, Option<String>)> = pairs
         .iter()
         .map(|&(a, b)| matrix.pair_names(a, b, &varying))
@@ -495,11 +495,57 @@ fn several_commands_are_named_by_what_they_run_and_compared_at_each_parameter() 
     let is = |a: &str, b: &str, at: &str| {
         named.contains(&(a.to_owned(), b.to_owned(), Some(at.to_owned())))
     };
-    assert!(is("m=x", "m=y", "n=1 a {n}") && is("a 1", "b", "n=1 m=x"), "{named:?}");
+    assert!(is("a 1", "b", "n=1 m=x"), "{named:?}");
     // A single command: its parameters are compared.
     let text = "commands: ['a {n}']\niterations: 1\naxes: {n: [1, 2]}\n";
     let one = Matrix::of(&Config::read(Path::new("m.yml"), text).unwrap());
     assert_eq!(baselines(&one), [(0, 1)]);
+}
+
+#[test]
+fn values_stand_for_the_names_of_axes_in_a_single_command() {
+    let text = "command: run {op} {x} ${op}\niterations: 1\naxes: {op: [one, two]}\n";
+    let config = |file: &str, text: &str| Config::read(Path::new(file), text).unwrap();
+    let filled = config("matrix.yml", text);
+    let matrix = Matrix::of(&filled);
+    let texts: Vec<String> =
+        matrix.cells.iter().map(|cell| matrix.command_text(cell, &filled)).collect();
+    assert_eq!(texts, ["run one {x} ${op}", "run two {x} ${op}"]);
+    assert_eq!(matrix.fill(&matrix.cells[1], "prepare {op}"), "prepare two");
+    // Runs of the text as it is are other runs.
+    let keys = |config: &Config| Identity::of(config).keys(&Matrix::of(config));
+    let literal = Config { fills_values: false, ..filled.clone() };
+    assert!(keys(&filled).iter().all(|key| !keys(&literal).contains(key)));
+    let plain = config("matrix.yml", &text.replace("{op} ", "$AXIS_OP "));
+    let as_before = Config { fills_values: false, ..plain.clone() };
+    assert_eq!(keys(&plain), keys(&as_before), "texts without values keep their results");
+    // chrome-ranger replaces nothing.
+    let chrome = "command: run {code}\niterations: 1\ncode: {repo: ., refs: [v1]}\nchrome: {versions: [m120]}\n";
+    let theirs = config("chrome-ranger.yaml", chrome);
+    let matrix = Matrix::of(&theirs);
+    assert_eq!(matrix.command_text(&matrix.cells[0], &theirs), "run {code}");
+}
+
+#[test]
+fn workloads_are_compared_only_where_nothing_else_varies() {
+    let pairs = |text: &str| {
+        let text = format!("command: x\niterations: 1\naxes: {{size: [small, large]}}\n{text}");
+        let matrix = Matrix::of(&Config::read(Path::new("m.yml"), &text).unwrap());
+        let varying = matrix.varying_axes();
+        let names = |(a, b)| {
+            let names = matrix.pair_names(a, b, &varying);
+            format!("{} {} {}", names.a, names.b, names.at.unwrap_or_default())
+        };
+        baselines(&matrix).into_iter().map(names).collect::<Vec<String>>()
+    };
+    assert_eq!(pairs(""), ["size=small size=large "]);
+    assert_eq!(pairs("code: {refs: [v1]}\n"), ["size=small size=large "]);
+    let versions = ["v1 v2 size=small", "v1 v2 size=large"];
+    assert_eq!(pairs("code: {refs: [v1, v2]}\n"), versions);
+    // Browsers and versions are both compared.
+    let all = pairs("code: {refs: [v1, v2]}\nchrome: {versions: [m120, m121]}\n");
+    assert_eq!(all.len(), 8, "{all:?}");
+    assert!(all.iter().all(|pair| !pair.starts_with("size")), "{all:?}");
 }
 
 #[test]

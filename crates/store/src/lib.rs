@@ -72,7 +72,8 @@ pub use read::test_history::NAMED_SQL;
 pub use read::test_history::{TestHistory, TestResult};
 pub use transfer::audit_record::AuditRecord;
 pub use transfer::bundle::{
-    BundleFault, BundleHeader, BundleLimits, BundledCell, CheckedBundle, check_bundle, is_bundle,
+    BundleFault, BundleHeader, BundleLimits, BundledCell, CheckedBundle, OwnRuns, check_bundle,
+    is_bundle,
 };
 pub use transfer::export::Exported;
 pub use transfer::import::Imported;

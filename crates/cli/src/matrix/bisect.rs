@@ -125,8 +125,8 @@ pub(super) fn bisect(args: &Args, store: Option<&Path>) -> Result<Exit, Failure>
     } else if !files.has_stdout() {
         let sentence = words::short_commits(&answer.sentence);
         shown.lines(&format!("{}\n", term::visible(&sentence)))?;
-        if let (Some(bad), Some(subject)) = (&answer.first_bad, &answer.subject) {
-            let line = format!("{} {subject}\n", short_sha(bad));
+        if let (Some(commit), Some(subject)) = (answer.changed_at(), &answer.subject) {
+            let line = format!("{} {subject}\n", short_sha(commit));
             shown.lines(&line)?;
         }
     }

@@ -17,8 +17,9 @@ use crate::{Exit, Failure, term};
 
 /// Compare B with A: faster, slower, the same, or not sure
 ///
-/// A and B are refs, versions, or axis=value,…; without them every value is compared with the first
-/// one of its axis. Comparisons made together are corrected for their number.
+/// A and B are refs, versions, or axis=value,…; without them every ref, command and browser is
+/// compared with the first one, and the values of other axes only if nothing else varies.
+/// Comparisons made together are corrected for their number.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The baseline

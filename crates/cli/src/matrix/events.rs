@@ -41,6 +41,8 @@ pub(super) struct EventScreen {
     /// The final number of iterations of every cell, if all have the same; 0 otherwise.
     size: AtomicU64,
     failures: Mutex<SeenFailures>,
+    /// The time limit of a run.
+    timeout: Option<Duration>,
 }
 
 /// Failed runs of a measurement, of which the end shows the first.
@@ -58,6 +60,8 @@ pub(super) struct SeenFailure {
     pub(super) name: String,
     pub(super) run: RunId,
     pub(super) exit_code: i32,
+    /// The time after which it was terminated.
+    pub(super) timed_out: Option<Duration>,
 }
 
 /// In the note about a metric that a run did not report.
@@ -73,7 +77,22 @@ impl EventScreen {
         let (finished, planned) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (screen, shown) = (Arc::new(Screen::new(quiet)), RedactedOutput::of(project));
         let (size, failures) = (AtomicU64::new(0), Mutex::default());
-        Self { screen, quiet, shown, finished, planned, size, failures }
+        let timeout = project.config.timeout;
+        Self { screen, quiet, shown, finished, planned, size, failures, timeout }
+    }
+
+    /// The time after which a run was terminated: the limit, or less if a budget was exhausted.
+    fn timed_out(&self, result: &CellResult) -> Option<Duration> {
+        let ran = Duration::from_millis(result.duration_ms);
+        result.timed_out.then(|| self.timeout.filter(|limit| *limit <= ran).unwrap_or(ran))
+    }
+
+    /// How a run ended.
+    fn ended(&self, result: &CellResult) -> String {
+        match self.timed_out(result) {
+            Some(time) => format!("timed out after {}", term::duration(time)),
+            None => format!("exit:{}", result.exit_code),
+        }
     }
 
     /// Prints a permanent line.
@@ -132,7 +151,7 @@ impl EventScreen {
         result: &CellResult,
     ) {
         if result.failed_hook.is_none_or(|failed| failed.hook != CellHook::Prepare) {
-            self.line(&step_line(name, step, total, result));
+            self.line(&step_line(name, step, total, (result, &self.ended(result))));
         }
         if let Some(failed) = &result.failed_hook {
             self.notice(&format!("{name}: {}; this cell is skipped", failed_hook(failed)));
@@ -160,7 +179,8 @@ impl EventScreen {
             seen.around.insert(step.cell, result.id);
         } else if !result.ok && seen.first.is_none() {
             let (name, run) = (name.to_owned(), result.id);
-            seen.first = Some(SeenFailure { name, run, exit_code: result.exit_code });
+            let timed_out = self.timed_out(result);
+            seen.first = Some(SeenFailure { name, run, exit_code: result.exit_code, timed_out });
         }
     }
 
@@ -284,7 +304,8 @@ impl MatrixObserver for EventScreen {
             MatrixEvent::PointFinished { name, step, result, point_result, metric } => {
                 screen.clear();
                 self.finished.fetch_add(1, Ordering::Relaxed);
-                self.line(&point_line(name, step, result, point_result, metric));
+                let ended = self.ended(result);
+                self.line(&point_line(name, step, (result, &ended), point_result, metric));
             }
             MatrixEvent::PointUnavailable(why) => self.notice(&unavailable(why)),
         }
@@ -292,13 +313,17 @@ impl MatrixObserver for EventScreen {
 }
 
 /// The line of one run of a cell.
-fn step_line(name: &str, step: &CellStep, total: Option<usize>, result: &CellResult) -> String {
+fn step_line(
+    name: &str,
+    step: &CellStep,
+    total: Option<usize>,
+    (result, ended): (&CellResult, &str),
+) -> String {
     if step.kind == CellStepKind::Warmup {
         return match result.ok {
             true => format!("  [warmup] {name}"),
             false => format!(
-                "  [warmup] {name}  exit:{}; this cell is skipped, see `retake runs logs {}`",
-                result.exit_code,
+                "  [warmup] {name}  {ended}; this cell is skipped, see `retake runs logs {}`",
                 result.id.short()
             ),
         };
@@ -309,10 +334,7 @@ fn step_line(name: &str, step: &CellStep, total: Option<usize>, result: &CellRes
         None => format!("[{:>3}]", step.number),
     };
     let node = result.node.as_ref().map_or_else(String::new, |node| format!("  {node}"));
-    format!(
-        "  {place} {name} #{}    {}ms  exit:{}{node}",
-        step.iteration, result.duration_ms, result.exit_code
-    )
+    format!("  {place} {name} #{}    {}ms  {ended}{node}", step.iteration, result.duration_ms)
 }
 
 /// Why the processor's counters cannot be read.
@@ -338,7 +360,7 @@ fn failed_hook(failed: &FailedHook) -> String {
 fn point_line(
     name: &str,
     step: &BisectStep,
-    result: &CellResult,
+    (result, ended): (&CellResult, &str),
     point_result: PointResult,
     metric: Option<&str>,
 ) -> String {
@@ -351,8 +373,8 @@ fn point_line(
         _ => String::new(),
     };
     format!(
-        "  [{:>3}] {name} #{}    {}ms  exit:{}{judged}",
-        step.number, step.iteration, result.duration_ms, result.exit_code
+        "  [{:>3}] {name} #{}    {}ms  {ended}{judged}",
+        step.number, step.iteration, result.duration_ms
     )
 }
 
@@ -430,9 +452,8 @@ impl From<MatrixError> for Failure {
                  add a ref to code.refs, or an axis"
                     .into(),
             ),
-            MatrixError::Filter(_) | MatrixError::Bisect(_) | MatrixError::Version(_) => {
-                Self::Usage(error.to_string())
-            }
+            MatrixError::Filter(error) => Self::Usage(matrix_words::filter(&error)),
+            MatrixError::Bisect(_) | MatrixError::Version(_) => Self::Usage(error.to_string()),
             error => Self::Refused(error.to_string()),
         }
     }

@@ -221,7 +221,8 @@ fn cell(
         axis.values = vec![value];
     }
     let cells = vec![Cell(vec![0; axes.len()].into())];
-    let keys = resources.identity.keys(&Matrix { axes, cells, commands: Vec::new() });
+    let matrix = Matrix { axes, cells, commands: Vec::new(), fills_values: false };
+    let keys = resources.identity.keys(&matrix);
     keys.first().map(|key| (*key, shown)).ok_or_else(|| "it has no cell".to_owned())
 }
 

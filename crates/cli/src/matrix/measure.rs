@@ -113,6 +113,7 @@ impl Measuring {
             seed: self.seed,
             workers: project.config.workers,
             undecided_limit: UNDECIDED,
+            shard: None,
         }
     }
 }
@@ -367,9 +368,17 @@ impl Measurement<'_> {
         (seen, store): (&SeenFailures, Option<&Store>),
     ) -> Result<Exit, Failure> {
         if let Some(first) = seen.first.as_ref().filter(|_| !self.measuring.quiet) {
-            let SeenFailure { name, run, exit_code } = first;
+            let SeenFailure { name, run, exit_code, timed_out } = first;
             let why = seen.why(*run, store);
-            shown.say(&format!("the first failure: {name}, exit code {exit_code}{why}"));
+            let ended = match timed_out {
+                Some(time) => format!("timed out after {}", term::duration(*time)),
+                None => format!("exit code {exit_code}"),
+            };
+            let hint = match exit_code {
+                126 => "; make it executable with chmod +x",
+                _ => "",
+            };
+            shown.say(&format!("the first failure: {name}, {ended}{why}{hint}"));
             if let Some(hint) = &self.hint {
                 shown.say(hint);
             }

@@ -111,10 +111,7 @@ pub(super) fn project(
         let created = make_project()?;
         let directory = created.first().and_then(|path| path.parent()).filter(|_| !quiet);
         if let Some(directory) = directory {
-            term::say(&format!(
-                "created {}, the project that records the results",
-                directory.display()
-            ));
+            term::say(&format!("created {} (worktrees and settings)", directory.display()));
         }
     }
     project_of(matrix, store, None)
@@ -175,7 +172,7 @@ pub(super) fn cells(
     project: &MatrixProject,
     filters: &[(String, String)],
 ) -> Result<Matrix, Failure> {
-    project.cells(filters).map_err(|error| Failure::Usage(error.to_string()))
+    project.cells(filters).map_err(|error| Failure::Usage(super::words::filter(&error)))
 }
 
 /// Started before anything is locked or opened.

@@ -10,7 +10,7 @@ use super::events::EventScreen;
 use super::measure::{Measurement, Measuring, Origin, UNDECIDED};
 use super::open::{self, Common, Filters, IfMissing};
 use super::remote;
-use super::shard::Sharding;
+use super::shard::{ShardPart, Sharding};
 use crate::exec::{self, SandboxArgs};
 use crate::{Exit, Failure};
 
@@ -107,7 +107,11 @@ pub(super) fn run(args: &Args, store: Option<&Path>) -> Result<Exit, Failure> {
     let measurement = Measurement {
         measuring: &args.measuring,
         origin: Origin::File,
-        options: MatrixRunOptions { undecided_limit, ..args.options(&project) },
+        options: MatrixRunOptions {
+            undecided_limit,
+            shard: part.as_ref().map(ShardPart::planned),
+            ..args.options(&project)
+        },
         project: &project,
         config: &config,
         screen,

@@ -8,6 +8,7 @@ use retake_matrix::driver::{MatrixProject, MatrixRunResult, RecordedResults};
 use retake_matrix::plan::{Durations, Matrix, Shard, ShardPlan};
 use retake_runner::{machine, regular_file};
 use retake_store::{BundleHeader, BundledCell, Store};
+use retake_types::loop_record::matrix::PlannedShard;
 use retake_types::{Kind, RunId};
 
 use super::redacted_output::RedactedOutput;
@@ -86,6 +87,12 @@ impl ShardPart {
     fn header(&self) -> BundleHeader {
         let shard = (self.shard.number as u64, self.shard.of as u64);
         BundleHeader::new(Kind::Matrix, self.plan.hash.clone(), shard, machine::host())
+    }
+
+    /// This shard for the record, which an import of the other ones counts as present.
+    pub(super) fn planned(&self) -> PlannedShard {
+        let (number, of) = (self.shard.number as u64, self.shard.of as u64);
+        PlannedShard { plan: self.plan.hash.clone(), number, of }
     }
 
     /// A shard without cells: there are more shards than groups of cells.

@@ -114,7 +114,11 @@ fn failures(view: &View, cells: &[StatusCell], shown: &RedactedOutput) -> Result
                 [] => String::new(),
                 names => format!("  no number for {}", names.join(", ")),
             };
-            text += &format!("  #{number}  exit:{code}{missing}  retake runs logs {id}\n");
+            let ended = match run.timed_out {
+                true => "timed out".to_owned(),
+                false => format!("exit:{code}"),
+            };
+            text += &format!("  #{number}  {ended}{missing}  retake runs logs {id}\n");
         }
         if let Some(run) = failed.max_by_key(|run| run.timestamp) {
             for line in last_lines(view, &run.id)? {

@@ -93,7 +93,9 @@ fn line(
         0 => String::new(),
         failed => failed.to_string(),
     }));
-    line.extend(changes.then(|| Cell::from(row.change.as_ref().map_or_else(String::new, change))));
+    let against = row.against.as_ref().map_or_else(String::new, |name| format!(" against {name}"));
+    let text = |one: &Comparison| change(one) + &against;
+    line.extend(changes.then(|| Cell::from(row.change.as_ref().map_or_else(String::new, text))));
     let part = row.summary.as_ref().filter(|_| largest > 0.0).map(|s| s.median / largest);
     line.push(bar(part, BAR).into());
     line
@@ -104,7 +106,8 @@ pub(super) fn bar(part: Option<f64>, longest: usize) -> String {
     "█".repeat((part.unwrap_or(0.0).max(0.0) * longest as f64).round() as usize)
 }
 
-/// The name of the common baseline, if all cells have the same one and it is short.
+/// The name of the common baseline, if all cells have the same one and it is short. Rows with
+/// baselines along different axes name them.
 fn baseline(rows: &[CellRow]) -> &str {
     let mut names = rows.iter().filter_map(|row| Some(row.change.as_ref()?.a.as_str()));
     let first = names.next().filter(|name| name.chars().count() <= BASELINE);
@@ -145,6 +148,7 @@ mod tests {
             interval: median_interval(values),
             failed: 0,
             change,
+            against: None,
         };
         let failed = CellRow { failed: 3, ..row("v3", &[], None) };
         let rows = [row("v1", &fast, None), row("v2", &slow, Some(change)), failed];
@@ -176,6 +180,7 @@ mod tests {
             interval: median_interval(values),
             failed: 0,
             change,
+            against: None,
         };
         let long = "a command with a name that is rather long";
         let rows = [row(long, &values, None), row("short", &noisy, Some(change))];

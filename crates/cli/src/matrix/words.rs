@@ -1,6 +1,8 @@
 //! Messages about a measurement: what disturbs it and what to do about it, and what it excludes.
 
+use retake_matrix::config::{CHROME, CODE};
 use retake_matrix::driver::short_sha;
+use retake_matrix::plan::FilterError;
 use retake_matrix::stats::value_text;
 use retake_types::{Disturbance, DisturbedNode, SeenDisturbance};
 
@@ -25,6 +27,19 @@ pub(super) fn short_commits(text: &str) -> String {
         rest = &rest[hex + other..];
     }
     short
+}
+
+/// Why a filter selects nothing.
+pub(super) fn filter(error: &FilterError) -> String {
+    match error {
+        FilterError::Value { axis, .. } if axis == CODE => {
+            format!("{error}; --refs selects from code.refs: add it there")
+        }
+        FilterError::Value { axis, .. } if axis == CHROME => {
+            format!("{error}; --chrome selects from chrome.versions: add it there")
+        }
+        error => error.to_string(),
+    }
 }
 
 /// The start of a shell is not part of the values.

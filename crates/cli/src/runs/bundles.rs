@@ -5,9 +5,10 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use retake_matrix::driver::ResultRow;
+use retake_matrix::driver::{self, ResultRow};
 use retake_runner::regular_file;
-use retake_store::{BundleLimits, CheckedBundle, check_bundle};
+use retake_store::{BundleHeader, BundleLimits, CheckedBundle, check_bundle};
+use retake_types::loop_record::matrix::PlannedShard;
 use retake_types::{Run, RunId};
 use serde::Serialize;
 
@@ -21,6 +22,8 @@ use crate::{Exit, Failure, term};
 struct Document {
     imported: Vec<RunId>,
     known: u64,
+    /// Runs that this record has executed itself.
+    own: u64,
     /// Runs that claim to belong to a loop of this record.
     refused: u64,
     bundles: Vec<BundleDocument>,
@@ -58,17 +61,28 @@ pub(super) fn import(
     let mut document = Document {
         imported: Vec::new(),
         known: 0,
+        own: 0,
         refused: 0,
         bundles: Vec::new(),
-        problems: problems(&bundles),
+        problems: Vec::new(),
     };
     let mut store = record.add()?;
+    document.problems = problems(&bundles, &driver::shards(&store)?);
     for (file, checked) in &bundles {
-        let (imported, refused) = store.import_bundle(&checked.header, &mut open(file)?)?;
+        let (imported, own) = store.import_bundle(&checked.header, &mut open(file)?)?;
         document.imported.extend(imported.imported);
         document.known += imported.known;
-        document.refused += refused;
+        document.refused += own.refused;
+        document.own += own.present;
         let header = &checked.header;
+        if own.present > 0 && !json {
+            let (there, file) = (term::count(own.present, "run"), file.display());
+            let are = if own.present == 1 { "is" } else { "are" };
+            let BundleHeader { shard, of, .. } = header;
+            term::say(&format!(
+                "{there} of {file} {are} already here: shard {shard}/{of} ran in this record"
+            ));
+        }
         document.bundles.push(BundleDocument {
             file: file.display().to_string(),
             id: header.id,
@@ -117,7 +131,7 @@ fn open(file: &Path) -> Result<BufReader<File>, Failure> {
 }
 
 /// Mismatched plans, missing and duplicate shards.
-fn problems(bundles: &[(&Path, CheckedBundle)]) -> Vec<String> {
+fn problems(bundles: &[(&Path, CheckedBundle)], own: &[PlannedShard]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut plans: BTreeMap<(&str, u64), Vec<&(&Path, CheckedBundle)>> = BTreeMap::new();
     for bundle in bundles {
@@ -134,13 +148,16 @@ fn problems(bundles: &[(&Path, CheckedBundle)]) -> Vec<String> {
             files.join(" and ")
         ));
     }
-    for ((_, of), bundles) in &plans {
+    for ((plan, of), bundles) in &plans {
         let mut seen: BTreeMap<u64, Vec<(&Path, RunId)>> = BTreeMap::new();
         for (file, checked) in bundles.iter().copied() {
             seen.entry(checked.header.shard).or_default().push((file, checked.header.id));
         }
+        let ran_here = |shard: u64| {
+            own.iter().any(|own| (&*own.plan, own.number, own.of) == (*plan, shard, *of))
+        };
         let missing: Vec<String> = (1..=*of)
-            .filter(|shard| !seen.contains_key(shard))
+            .filter(|shard| !seen.contains_key(shard) && !ran_here(*shard))
             .map(|shard| format!("{shard}/{of}"))
             .collect();
         if !missing.is_empty() {

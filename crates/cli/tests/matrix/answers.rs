@@ -170,6 +170,79 @@ fn a_whole_and_its_parts_are_wrong_in_no_more_than_five_of_a_hundred_together() 
 }
 
 #[test]
+fn versions_are_compared_at_each_workload_and_workloads_are_not() {
+    let env = Env::with_commits(&["100", "100", "150"]);
+    let config = |refs: &str| {
+        env.config(&format!(
+            "command: 'echo metric: load=$(( ($(cat value) + ITERATION % 3) * AXIS_SIZE ))'\n\
+             iterations: 10\ncode: {{refs: [{refs}]}}\naxes: {{size: [1, 100]}}\n"
+        ));
+    };
+    config("v1, v2");
+    let run = ["run", "--metric", "load", "--fail-if", "slower:5%"];
+    env.expect(0, &run);
+    let family = env.expect(0, &["compare", "--metric", "load", "--json"]).json();
+    assert_eq!(family["comparisons"].as_array().unwrap().len(), 2, "{family}");
+    env.expect(0, &["compare", "--metric", "load", "--fail-if", "slower:5%"]);
+    config("v1, v3");
+    let ran = env.expect(1, &run);
+    assert!(ran.stdout.contains("against v1"), "{}", ran.stdout);
+    for size in ["size=1 ", "size=100"] {
+        let line = ran.stdout.lines().find(|line| line.contains(&format!("code=v3 {size}")));
+        let line = line.unwrap_or_else(|| panic!("{size}: {}", ran.stdout));
+        assert!(line.contains("+49.5 %  higher"), "{}", ran.stdout);
+    }
+    assert!(ran.stderr.contains("--fail-if: v3 has higher load than v1"), "{}", ran.stderr);
+    // Only one version: the workloads are compared.
+    config("v1");
+    let ran = env.expect(0, &["run", "--metric", "load"]);
+    assert!(ran.stdout.contains("against size=1"), "{}", ran.stdout);
+}
+
+#[test]
+fn the_commit_that_is_checked_out_is_measured_against_a_branch() {
+    let env = Env::with_commits(&["100", "150"]);
+    env.config(&format!("{LOAD}iterations: 10\ncode: {{refs: [HEAD]}}\n"));
+    let run = ["run", "--metric", "load", "--fail-if", "slower:5%@v1"];
+    let tripped = env.expect(1, &run);
+    assert!(tripped.stderr.contains("--fail-if: HEAD is slower than v1"), "{}", tripped.stderr);
+    env.expect(1, &[&run[..], &["--refs", "HEAD"]].concat());
+    env.git(&["checkout", "-q", "v1"]);
+    env.expect(0, &run);
+}
+
+#[test]
+fn pairs_of_several_sessions_are_one_whole_if_each_lies_in_one() {
+    let env = Env::with_commits(&["100", "130"]);
+    let config = |extra: &str| {
+        env.config(&format!(
+            "{LOAD}iterations: 12\ncode: {{refs: [v1, v2]}}\naxes: {{n: [1, 2]}}\nenv: {{X: {extra}}}\n"
+        ));
+    };
+    let compare = ["compare", "v1", "v2", "--metric", "load"];
+    config("a");
+    env.expect(0, &["run", "-q", "--axis", "n=1"]);
+    env.expect(0, &["run", "-q", "--axis", "n=2"]);
+    let json = env.expect(0, &[&compare[..], &["--json"]].concat()).json();
+    assert_eq!((&json["verdict"], &json["method"]), (&"slower".into(), &"blocks".into()), "{json}");
+    assert!((json["ratio"].as_f64().unwrap() - 1.3).abs() < 0.05, "{json}");
+    // Versions in different sessions are not compared, and the reason says so.
+    config("b");
+    env.expect(0, &["run", "-q", "--refs", "v1"]);
+    env.expect(0, &["run", "-q", "--refs", "v2", "--baseline", "stored"]);
+    let apart = env.expect(0, &compare);
+    let whole = apart.stdout.lines().next().unwrap_or_default();
+    assert!(whole.contains("not sure") || whole.contains("not_sure"), "{}", apart.stdout);
+    assert!(
+        apart.stdout.matches("measured in different sessions").count() == 3,
+        "{}",
+        apart.stdout
+    );
+    assert!(!apart.stdout.contains("no successful run"), "{}", apart.stdout);
+    assert!(apart.stderr.contains("--baseline again"), "{}", apart.stderr);
+}
+
+#[test]
 fn a_difference_is_put_down_to_its_axis_or_to_both() {
     let env = Env::with_commits(&["100", "130"]);
     let noise = "$(( (ITERATION * 7 + 3) % 10 ))";
@@ -215,8 +288,36 @@ fn the_commit_that_broke_it_is_found_by_exit_code_and_runs_are_reused() {
     assert!(!again.stderr.contains("exit:"), "{}", again.stderr);
     assert_eq!(again.json()["firstBad"], json["firstBad"]);
     // The other way round: since when is it good again?
-    let turned = env.expect(0, &["bisect", "--axis", "code", "--good", "v8", "--bad", "v1"]).code;
-    assert_eq!(turned, 0);
+    let turned = ["bisect", "--axis", "code", "--good", "v8", "--bad", "v1"];
+    let refused = env.expect(1, &turned).stdout;
+    let short = |tag: &str| env.git(&["rev-parse", tag])[..7].to_owned();
+    for part in [
+        format!("v8 ({}) is given as good and failed ", short("v8")),
+        format!("; v1 ({}) is given as bad and passed ", short("v1")),
+        ": exchange --good and --bad".to_owned(),
+    ] {
+        assert!(refused.contains(&part), "{part}: {refused}");
+    }
+    // The recorded runs of the ends contradict a search that does not test them.
+    let quick = env.expect(1, &[&turned[..], &["--quick"]].concat()).stdout;
+    assert!(quick.contains("the recorded runs contradict a quick answer"), "{quick}");
+}
+
+#[test]
+fn a_search_for_what_made_it_better_names_the_commit_that_did() {
+    let env = Env::with_commits(&["1", "1", "0", "0"]);
+    env.config("command: exit $(cat value)\niterations: 1\ncode: {refs: [main]}\n");
+    let search = ["bisect", "--axis", "code", "--good", "main", "--bad", "v1"];
+    let found = env.expect(0, &search).stdout;
+    let short = |tag: &str| env.git(&["rev-parse", tag])[..7].to_owned();
+    let expected =
+        format!("{} is the last bad and {} the first good commit (", short("v2"), short("v3"));
+    assert!(found.starts_with(&expected), "{found}");
+    assert!(found.lines().last().unwrap_or_default().starts_with(&short("v3")), "{found}");
+    let json = env.expect(0, &[&search[..], &["--json"]].concat()).json();
+    assert_eq!((&json["lastGood"], &json["firstBad"]), (&sha(&env, "v3"), &sha(&env, "v2")));
+    let subject = env.git(&["log", "-1", "--format=%s", "v3"]);
+    assert_eq!((&json["goodIsLater"], &json["subject"]), (&true.into(), &subject.into()));
 }
 
 #[test]
@@ -226,7 +327,13 @@ fn wrong_good_and_bad_ends_of_a_bisection_are_refused() {
     let found =
         env.expect(1, &["bisect", "--axis", "code", "--good", "v1", "--bad", "v3", "--json"]);
     assert_eq!(found.json()["lastGood"], Value::Null);
-    assert!(found.json()["sentence"].as_str().unwrap().contains("is given as bad and is good"));
+    assert!(
+        found.json()["sentence"].as_str().unwrap().contains("v3 (")
+            && found.json()["sentence"]
+                .as_str()
+                .unwrap()
+                .contains(") is given as bad and passed 6 of 6 runs")
+    );
 }
 
 #[test]
@@ -263,6 +370,9 @@ fn an_axis_of_ones_own_is_searched_in_its_order() {
     let search = ["bisect", "--axis", "n", "--axis", "m=b", "--good", "1", "--bad", "6", "--json"];
     let json = env.expect(0, &search).json();
     assert_eq!((&json["lastGood"], &json["firstBad"]), (&"4".into(), &"5".into()));
+    let exchanged = ["bisect", "--axis", "n", "--axis", "m=b", "--good", "6", "--bad", "1"];
+    let refused = env.expect(1, &exchanged).stdout;
+    assert!(refused.contains("6 is given as good and failed "), "{refused}");
     let status = env.status();
     let ran_a = status["cells"].as_array().unwrap().iter().filter(|c| c["axes"]["m"] == "a");
     assert!(ran_a.clone().all(|cell| cell["runs"].as_array().unwrap().is_empty()));

@@ -7,7 +7,11 @@ fn every_mistake_has_its_message() {
     let env = Env::with_commits(&["one"]);
     env.config("command: 'true'\niterations: 1\ncode: {refs: [v1]}\naxes: {n: [1, 2]}\n");
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["run", "--refs", "nope"], 2, "code has no value nope; choose from v1"),
+        (
+            &["run", "--refs", "nope"],
+            2,
+            "choose from v1; --refs selects from code.refs: add it there",
+        ),
         (&["run", "--axis", "node=1"], 2, "there is no axis node; choose from code, n"),
         (&["run", "--axis", "n"], 2, "write NAME=VALUE"),
         (&["run", "--append", "abc"], 2, "abc"),

@@ -258,10 +258,57 @@ fn a_matrix_needs_neither_code_nor_browser() {
     env.config(
         "command: echo $AXIS_N; sleep $AXIS_N\ntimeout: 1s\niterations: 1\naxes: {n: [0, 600]}\n",
     );
-    env.expect(0, &["run"]);
+    let ran = env.expect(0, &["run"]);
     assert_eq!(env.counts(), [(1, 0, 0), (0, 1, 0)]);
     let status = env.status();
     assert_eq!(status["cells"][1]["runs"][0]["exitCode"], 124);
+    for part in ["ms  timed out after 1s", "the first failure: n=600, timed out after 1s: 600; see"]
+    {
+        assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
+    assert!(!ran.stderr.contains("124"), "{}", ran.stderr);
+    let failures = env.expect(0, &["status", "--failures"]).stdout;
+    assert!(failures.contains("  timed out  retake runs logs"), "{failures}");
+}
+
+#[test]
+fn a_value_stands_for_its_axis_in_a_single_command_and_its_hooks() {
+    let env = Env::bare();
+    env.config(
+        "command: 'echo \"metric: load={n}\"; grep \"^{n}$\" prepared'\nprepare: echo {n} > prepared\niterations: 1\naxes: {n: [3, 50]}\n",
+    );
+    env.expect(0, &["run", "-q"]);
+    let status = env.status();
+    for (cell, n) in [(0, 3.0), (1, 50.0)] {
+        let run = &status["cells"][cell]["runs"][0];
+        assert_eq!(run["metrics"]["load"]["value"], n, "{status}");
+    }
+}
+
+#[test]
+fn a_script_that_may_not_be_executed_is_reported_with_what_to_do() {
+    let env = Env::bare();
+    env.sandbox.file("bench.sh", "#!/bin/sh\n");
+    env.config("command: ./bench.sh\niterations: 1\n");
+    let ran = env.expect(1, &["run"]);
+    for part in ["exit code 126: ", "; make it executable with chmod +x"] {
+        assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_first_run_says_what_it_creates() {
+    let env = Env::bare();
+    let fresh = env.outside("fresh");
+    let script = format!(
+        "mkdir {0} && cd {0} && git init -q && printf \"command: 'true'\\niterations: 1\\n\" > \
+         matrix.yml && retake matrix run",
+        fresh.display()
+    );
+    let ran = env.sandbox.sh(&script);
+    let said = format!("created {} (worktrees and settings)", fresh.join(".agent").display());
+    assert!(ran.stderr.contains(&said), "{}", ran.snapshot());
+    assert!(fresh.join(".git/retake").is_dir(), "the record is elsewhere");
 }
 
 #[test]

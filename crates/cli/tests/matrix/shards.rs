@@ -100,6 +100,8 @@ fn parts_are_one_matrix_once_their_bundles_are_imported() {
     }
     let compared = jobs.retake(&here, &["matrix", "compare", "v1", "v2", "--json"]);
     assert!(compared.code <= 1 && compared.stdout.contains("size"), "{}", compared.snapshot());
+    let reason = compared.json()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("only 2 samples"), "the shards are one whole: {reason}");
     assert_eq!(jobs.retake(&here, &["matrix", "report", "-o", "r.html"]).code, 0);
     // Nothing is left to run, and all runs are marked as reported.
     let again = jobs.retake(&here, &["matrix", "run", "-q", "--json"]).json();
@@ -150,6 +152,31 @@ fn gaps_overlaps_and_other_plans_are_reported() {
     assert_eq!(incomplete.code, 1, "{}", incomplete.snapshot());
     let said = "(shard 1/1): 0 of 2 iterations successful";
     assert_eq!(incomplete.stderr.matches(said).count(), 2, "{}", incomplete.snapshot());
+}
+
+#[test]
+fn the_shard_that_ran_in_the_record_is_present() {
+    let jobs = Jobs::new();
+    let here = jobs.clone("first");
+    let first = ["matrix", "run", "-q", "--shard", "1/2", "--bundle", "one"];
+    let ran = jobs.retake(&here, &first);
+    assert_eq!(ran.code, 0, "{}", ran.snapshot());
+    let two = jobs.shard(2, 2, &[]);
+    let import = |files: &[&str]| jobs.retake(&here, &[&["runs", "import"], files].concat());
+    let other = import(&[two.to_str().unwrap()]);
+    assert_eq!(other.code, 0, "{}", other.snapshot());
+    let both = import(&["one", two.to_str().unwrap()]);
+    assert_eq!(both.code, 0, "{}", both.snapshot());
+    let said = "of one are already here: shard 1/2 ran in this record";
+    assert!(both.stderr.contains(said), "{}", both.snapshot());
+    // The same ids with other content only claim to be of this record.
+    let text = std::fs::read_to_string(here.join("one")).unwrap();
+    let changed = text.replace("\"exitCode\":0", "\"exitCode\":3");
+    assert_ne!(text, changed);
+    std::fs::write(here.join("changed"), changed).unwrap();
+    let refused = import(&["changed", two.to_str().unwrap()]);
+    assert_eq!(refused.code, 1, "{}", refused.snapshot());
+    assert!(refused.stderr.contains("claim to belong to a loop"), "{}", refused.snapshot());
 }
 
 #[test]

@@ -10,13 +10,16 @@
 //! random order, and only the ratio of the two counts. A machine that gets slower during the search
 //! slows both.
 
+mod ends;
+mod evidence;
 mod plan;
 mod settings;
 
 use retake_types::Better;
 use retake_types::loop_record::matrix::{BisectAnswer, JudgedPoint, PointVerdict};
 
-use crate::stats::{ln_beta, median, median_interval, percent};
+use crate::stats::{median, median_interval};
+use evidence::{BAD_PRIOR, GOOD_PRIOR, entropy, evidence};
 
 pub use plan::{BisectPlan, BisectStep, PointResult};
 pub use settings::{BisectError, BisectSettings, Judge, MOST_SAMPLES, Observation};
@@ -51,6 +54,10 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub struct Bisect {
     names: Vec<String>,
+    /// Whether the good end comes after the bad one, as in a search for what made it better.
+    good_is_later: bool,
+    /// What the user calls the good end and the bad one.
+    given: [String; 2],
     points: Vec<Point>,
     /// Points in the order they were first asked or answered.
     visits: Vec<usize>,
@@ -67,10 +74,6 @@ pub struct Bisect {
     nothing_to_ask: bool,
 }
 
-/// The prior of failure rates: mostly never on the good side and always on the bad one, but easily
-/// changed by observations.
-const GOOD_PRIOR: [f64; 2] = [0.3, 1.0];
-const BAD_PRIOR: [f64; 2] = [1.0, 0.3];
 /// Initial runs at each end: for exit codes, and for a metric.
 const END_RUNS: usize = 2;
 const END_VALUES: usize = 3;
@@ -105,6 +108,8 @@ impl Bisect {
         Ok(Self {
             points: vec![Point::default(); names.len()],
             names,
+            good_is_later: from > to,
+            given: [good, bad].map(str::to_owned),
             visits: Vec::new(),
             settings,
             phase: if settings.quick { Phase::Halving } else { Phase::Ends },
@@ -114,6 +119,13 @@ impl Bisect {
             beside: Vec::new(),
             nothing_to_ask: false,
         })
+    }
+
+    /// Names of the two ends for people.
+    #[must_use]
+    pub fn with_given_names(mut self, good: &str, bad: &str) -> Self {
+        self.given = [good, bad].map(str::to_owned);
+        self
     }
 
     /// Whether every run of a point must be paired with one of the good end.
@@ -150,53 +162,6 @@ impl Bisect {
             Some([low, high]) => low <= cut && cut <= high,
             None => !last.ratios.is_empty(),
         }
-    }
-
-    /// Why the ends are not found to differ, with what was measured.
-    fn ends_alike(&self) -> String {
-        let last = self.points.len() - 1;
-        let [good, bad] = [0, last].map(|at| &self.names[at]);
-        let ratios = &self.points[last].ratios;
-        let size = median(ratios).filter(|middle| middle.is_finite()).map_or_else(
-            || format!("{bad} was measured against {good}"),
-            |middle| format!("{bad} measures {} against {good}", percent(middle.exp())),
-        );
-        let count = match ratios.len() {
-            1 => "1 pair of runs".to_owned(),
-            count => format!("{count} pairs of runs"),
-        };
-        let interval = match median_interval(ratios) {
-            Some([low, high]) if low.is_finite() && high.is_finite() => {
-                format!("95 % interval {} to {}, ", percent(low.exp()), percent(high.exp()))
-            }
-            _ => String::new(),
-        };
-        let measured = format!("{size} ({interval}{count})");
-        let Judge::Metric { threshold: Some(threshold) } = self.settings.judge else {
-            return format!(
-                "not sure whether {bad} differs from {good}: {measured}; {}",
-                self.more()
-            );
-        };
-        let limit = format!("--threshold is {} %", (threshold * 1e4).round() / 100.0);
-        let exceeds = median(ratios).zip(self.cut).is_some_and(|(middle, cut)| match cut < 0.0 {
-            true => middle < cut,
-            false => middle > cut,
-        });
-        match exceeds || self.covers_threshold() {
-            true => format!(
-                "not sure whether {bad} differs from {good} by as much: {measured}, and {limit}; {}",
-                self.more()
-            ),
-            false => {
-                format!("{good} and {bad} do not differ by as much: {measured}, and {limit}")
-            }
-        }
-    }
-
-    /// The option for more values.
-    fn more(&self) -> String {
-        format!("--samples {} measures more", 4 * self.settings.most_samples)
     }
 
     /// The points from the good end to the bad one.
@@ -355,7 +320,7 @@ impl Bisect {
         if self.runs_at(fewer) < needed {
             return Some(fewer);
         }
-        let odds = self.ends_odds();
+        let odds = self.hypotheses().odds();
         // Odds of three to one that they differ suffice to start; later results must add the rest.
         if odds > 3f64.ln() {
             // What made it better is not what broke it.
@@ -373,6 +338,10 @@ impl Bisect {
             self.phase = Phase::Search;
             return None;
         }
+        if self.is_reversed() {
+            self.phase = Phase::Done;
+            return None;
+        }
         // A bad end that fails every other time may pass several times in a row.
         let hopeless =
             odds < -(10f64.ln()) && self.runs_at(fewer) >= GIVE_UP_RUNS && !self.covers_threshold();
@@ -381,28 +350,6 @@ impl Bisect {
             return None;
         }
         Some(fewer)
-    }
-
-    /// How much better two rates explain the ends, with good rarer than bad, than a single one.
-    fn ends_odds(&self) -> f64 {
-        let (good, bad) = (&self.points[0], &self.points[self.points.len() - 1]);
-        if let Judge::Metric { threshold } = self.settings.judge {
-            let apart = |bad_runs, rest| evidence(BAD_PRIOR, bad_runs, rest);
-            if threshold.is_some() {
-                return apart(bad.bad, bad.good) - evidence(GOOD_PRIOR, bad.bad, bad.good);
-            }
-            // Half of the runs always exceed half of the distance; only the direction counts.
-            let above = bad.ratios.iter().filter(|ratio| **ratio > 0.0).count() + bad.timeouts;
-            let below = bad.ratios.iter().filter(|ratio| **ratio < 0.0).count();
-            let runs = bad.ratios.len() + bad.timeouts;
-            let most = above.max(below);
-            return apart(most, runs - most) + runs as f64 * std::f64::consts::LN_2;
-        }
-        let apart =
-            evidence(GOOD_PRIOR, good.bad, good.good) + evidence(BAD_PRIOR, bad.bad, bad.good);
-        let (fails, passes) = (good.bad + bad.bad, good.good + bad.good);
-        let together = evidence(GOOD_PRIOR, fails, passes).max(evidence(BAD_PRIOR, fails, passes));
-        apart - together.max(evidence([1.0, 1.0], fails, passes))
     }
 
     /// For each position k, the probability that the points before k are good and the others bad,
@@ -451,10 +398,14 @@ impl Bisect {
             }
             start = end;
         }
-        // Votes of a metric vary more than coin tosses; simulations determined this factor.
-        let doubt = if self.needs_pairs() { DOUBT } else { 1.0 };
-        best.2 = (1.0 - doubt * (1.0 - best.2)).max(0.0);
+        best.2 = self.doubted(best.2);
         best
+    }
+
+    /// Votes of a metric vary more than coin tosses; simulations determined the factor.
+    fn doubted(&self, probability: f64) -> f64 {
+        let doubt = if self.needs_pairs() { DOUBT } else { 1.0 };
+        (1.0 - doubt * (1.0 - probability)).max(0.0)
     }
 
     fn exhausted(&self, index: usize) -> bool {
@@ -465,9 +416,29 @@ impl Bisect {
     }
 
     fn next_search(&mut self) -> Option<usize> {
-        if self.likeliest().2 >= self.settings.confidence {
+        let hypotheses = self.hypotheses();
+        let changed = hypotheses.changed();
+        if hypotheses.odds() < 0.0 {
+            // The difference of the ends may have been chance.
+            self.ends_differ = false;
+            self.phase = Phase::Ends;
+            return None;
+        }
+        let (good, bad, likeliest) = self.likeliest();
+        if likeliest * changed >= self.settings.confidence {
             self.phase = Phase::Check;
             return None;
+        }
+        // The place is known; whether there is a change at all is not yet.
+        let last = self.points.len() - 1;
+        let telling = match self.settings.judge {
+            Judge::ExitCode => [0, last, good, bad],
+            Judge::Metric { .. } => [last; 4],
+        };
+        if likeliest >= self.settings.confidence
+            && let Some(index) = self.fewest_runs(telling)
+        {
+            return Some(index);
         }
         let posterior = self.posterior();
         // The information of an answer at each point, accumulated from the left.
@@ -539,10 +510,28 @@ impl Bisect {
                 return Some(from + (to - from) / 2);
             }
         }
+        let monotone = self.monotone();
+        if !monotone
+            && self.differ(good, bad) < self.settings.confidence
+            && let Some(index) = self.fewest_runs([good, bad])
+        {
+            return Some(index);
+        }
         // The checks may have made the answer doubtful; then the search continues.
-        let decided = self.likeliest().2 >= self.settings.confidence || !self.monotone();
+        let decided = self.certainty() >= self.settings.confidence || !monotone;
         self.phase = if decided || self.nothing_to_ask { Phase::Done } else { Phase::Search };
         None
+    }
+
+    /// The one with the fewest runs that may run again.
+    fn fewest_runs<const N: usize>(&self, points: [usize; N]) -> Option<usize> {
+        let open = points.into_iter().filter(|&index| !self.exhausted(index));
+        open.min_by_key(|&index| self.runs_at(index))
+    }
+
+    /// The probability of the likeliest place: that there is a change, and that it is there.
+    fn certainty(&self) -> f64 {
+        self.likeliest().2 * self.hypotheses().changed()
     }
 
     /// The odds required for a clear answer, as a logarithm.
@@ -607,6 +596,8 @@ impl Bisect {
             .collect();
         let mut answer = BisectAnswer {
             axis: axis.to_owned(),
+            good_is_later: self.good_is_later,
+            trusted: self.settings.quick,
             last_good: None,
             first_bad: None,
             confidence: 0.0,
@@ -618,61 +609,39 @@ impl Bisect {
             disturbances: Vec::new(),
             sentence: String::new(),
         };
-        let last = self.points.len() - 1;
         answer.drift = crate::stats::drift(&self.beside);
         if !self.ends_differ {
-            answer.sentence = if let Some(end) =
-                [0, last].into_iter().find(|&e| self.points[e].skipped)
-            {
-                format!(
-                    "{} cannot be judged: it could not run, failed or exited with 125; the search \
-                     needs a result at both ends",
-                    self.names[end]
-                )
-            } else if self.improved {
-                let [good, bad] = [0, last].map(|at| &self.names[at]);
-                let size = median(&self.points[last].ratios)
-                    .map_or_else(String::new, |middle| format!(" ({})", percent(middle.exp())));
-                format!(
-                    "{bad} is given as bad and is better than {good}{size}; exchange --good and \
-                     --bad to search for that change"
-                )
-            } else if matches!(self.settings.judge, Judge::Metric { .. })
-                && self.points[last].samples() > 0
-            {
-                self.ends_alike()
-            } else if self.points[0].samples() == 0 || self.points[last].samples() == 0 {
-                "the ends are not judged yet".to_owned()
-            } else if self.verdict(0) == PointVerdict::Bad
-                || self.points[0].bad > self.points[0].good
-            {
-                format!("{} is given as good and is bad", self.names[0])
-            } else {
-                format!("{} is given as bad and is good", self.names[last])
-            };
+            answer.sentence = self.why_ends_do_not_differ();
             return answer;
         }
-        let (mut good, mut bad, mut confidence) = self.likeliest();
+        let (mut good, mut bad, _) = self.likeliest();
+        answer.monotone = self.settings.quick || self.monotone();
+        answer.confidence = match answer.monotone {
+            true => self.certainty(),
+            // A single change does not explain the runs; only the two points are compared.
+            false => self.differ(good, bad),
+        };
         if self.settings.quick {
             (good, bad) = self.halves();
-            confidence = self.posterior()[good..bad].iter().map(|position| position.0).sum();
+            answer.confidence = self.posterior()[good..bad].iter().map(|place| place.0).sum();
         }
+        // More digits say nothing, and would not all be read back from JSON.
+        answer.confidence = (answer.confidence * 1e6).floor() / 1e6;
         answer.last_good = Some(self.names[good].clone());
         answer.first_bad = Some(self.names[bad].clone());
         answer.skipped = self.names[good + 1..bad].to_vec();
-        answer.monotone = self.settings.quick || self.monotone();
-        answer.confidence = confidence;
         answer.write_sentence();
+        let contradicted = self.contradicted(good, bad).filter(|_| self.settings.quick);
+        let unsure = !self.settings.quick && answer.confidence < self.settings.confidence;
+        if contradicted.is_some() || unsure {
+            answer.sentence = match contradicted {
+                Some(point) => self.why_contradicted(point, &answer.sentence),
+                None => self.why_unsure(&answer.sentence),
+            };
+            (answer.last_good, answer.first_bad) = (None, None);
+            answer.skipped.clear();
+            answer.confidence = 0.0;
+        }
         answer
     }
-}
-
-/// The log probability of these results with an unknown rate.
-fn evidence(prior: [f64; 2], fails: usize, passes: usize) -> f64 {
-    ln_beta(prior[0] + fails as f64, prior[1] + passes as f64) - ln_beta(prior[0], prior[1])
-}
-
-fn entropy(p: f64) -> f64 {
-    let part = |p: f64| if p > 0.0 { -p * p.ln() } else { 0.0 };
-    part(p) + part(1.0 - p)
 }

@@ -14,7 +14,7 @@ pub struct NamedCommand {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandConfig {
-    /// Run unchanged; cells differ in the environment.
+    /// Cells differ in the environment, and in values of axes in the text.
     One(String),
     /// Each is a value of the axis [`COMMAND`].
     Several(Vec<NamedCommand>),

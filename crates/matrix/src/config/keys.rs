@@ -53,6 +53,7 @@ pub(super) fn read(file: &Path, text: &str) -> Result<Config, Vec<String>> {
         vec![format!("{}:{}:{}: {}", file.display(), at.line(), at.col() + 1, error.info())]
     })?;
     let mut config = Config::new(file, CommandConfig::One(String::new()));
+    config.fills_values = !lenient;
     let mut seen = Vec::new();
     let entries = match documents.first() {
         Some(root) => nodes.entries(root, "", Some(&KEYS)),

@@ -34,6 +34,9 @@ pub const CODE: &str = "code";
 pub struct Config {
     pub file: PathBuf,
     pub command: CommandConfig,
+    /// Whether `{axis}` in the command, hooks and the setup without code stands for the value.
+    /// A `chrome-ranger.yaml` works as it does in its own program, which replaces nothing.
+    pub fills_values: bool,
     /// Whether the command may go through a shell.
     pub shell: ShellMode,
     /// Failures that count as results.
@@ -139,6 +142,7 @@ impl Config {
         Self {
             file: file.to_owned(),
             command,
+            fills_values: true,
             shell: ShellMode::default(),
             ignore_failure: IgnoreFailure::default(),
             fresh: None,

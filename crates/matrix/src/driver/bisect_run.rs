@@ -128,7 +128,8 @@ impl<'a> BisectRun<'a> {
             }
         }
         let commands = project.config.command.several().to_vec();
-        let matrix = Matrix { axes, cells: Vec::new(), commands };
+        let fills_values = project.config.fills_values;
+        let matrix = Matrix { axes, cells: Vec::new(), commands, fills_values };
         Ok(Self { project, options, observer, matrix, axis, values })
     }
 
@@ -145,7 +146,9 @@ impl<'a> BisectRun<'a> {
         let mut pins = record::pins(&loops);
         let points = self.points(worker, &mut pins)?;
         let first = points.milestones.as_ref().unwrap_or(&points.points);
-        let bisect = self.bisect(first, &points.good, &points.bad)?;
+        let staged = points.milestones.is_some();
+        let bisect = self.bisect(first, &points.good, &points.bad, staged)?;
+        let bisect = bisect.with_given_names(&self.options.good, &self.options.bad);
         self.matrix.axes[self.axis].values.clone_from(&points.points);
         let plan = self.loop_plan(&pins);
         let mut redactor = self.project.redactor();
@@ -231,16 +234,25 @@ impl<'a> BisectRun<'a> {
         Ok(SearchPoints::all(between.shas, &good.sha, &bad.sha))
     }
 
-    fn bisect(&self, points: &[String], good: &str, bad: &str) -> Result<Bisect, MatrixError> {
+    /// The probabilities of two stages multiply, so each of them must be higher.
+    fn bisect(
+        &self,
+        points: &[String],
+        good: &str,
+        bad: &str,
+        staged: bool,
+    ) -> Result<Bisect, MatrixError> {
         let judge = match &self.options.metric {
             Some(_) => Judge::Metric { threshold: self.options.threshold },
             None => Judge::ExitCode,
         };
+        let usual = BisectSettings::new(judge);
         let settings = BisectSettings {
+            confidence: if staged { usual.confidence.sqrt() } else { usual.confidence },
             quick: self.options.quick,
             most_samples: self.options.most_samples,
             better: self.better(),
-            ..BisectSettings::new(judge)
+            ..usual
         };
         Ok(Bisect::new(points.to_vec(), good, bad, settings)?)
     }
@@ -265,7 +277,7 @@ impl<'a> BisectRun<'a> {
         let first = self.search_stage(worker, loop_id, pins, bisect)?;
         match (&first.answer.last_good, &first.answer.first_bad) {
             (Some(good), Some(bad)) if points.milestones.is_some() => {
-                let bisect = self.bisect(&points.points, good, bad)?;
+                let bisect = self.bisect(&points.points, good, bad, true)?;
                 Ok(self.search_stage(worker, loop_id, pins, bisect)?.after(first))
             }
             _ => Ok(first),
@@ -428,7 +440,7 @@ impl<'a> BisectRun<'a> {
 
     /// The subject line of the found commit.
     fn subject(&self, worker: &mut Worker, answer: &BisectAnswer) -> Option<String> {
-        let sha = answer.first_bad.as_ref().filter(|_| self.options.axis == CODE)?;
+        let sha = answer.changed_at().filter(|_| self.options.axis == CODE)?;
         let repo = self.project.repo()?;
         let (keeper, cancel) = worker.parts();
         // The answer is valid without it.

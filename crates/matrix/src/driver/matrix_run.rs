@@ -16,7 +16,7 @@ use retake_runner::prepare::PreparedRun;
 use retake_runner::worker::Worker;
 use retake_runner::{machine, metrics, signals};
 use retake_types::loop_record::matrix::{
-    CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose, MeasuredCommits,
+    CellKey, MatrixEntry, MatrixLoopPlan, MatrixPurpose, MeasuredCommits, PlannedShard,
 };
 use retake_types::{Kind, LoopId, SeenDisturbance, ShellMode, StopReason};
 
@@ -67,6 +67,8 @@ pub struct MatrixRunOptions {
     /// Maximum submitted cells on other machines while their results decide the number of
     /// iterations.
     pub undecided_limit: usize,
+    /// The shard that the matrix is, for the record.
+    pub shard: Option<PlannedShard>,
 }
 
 /// A matrix run that is ready to start.
@@ -399,6 +401,7 @@ impl MatrixRun<'_> {
             checksums: resources.checksums.clone(),
             unavailable: resources.unavailable.iter().map(ToString::to_string).collect(),
             environment: machine::environment(),
+            shard: self.options.shard.clone(),
         }
     }
 

@@ -30,7 +30,9 @@ pub use error::{CellWithoutResult, MatrixError, MatrixRunError};
 pub use event::{MatrixEvent, MatrixObserver};
 pub use matrix_run::{Iterations, MatrixRun, MatrixRunOptions, MatrixRunResult};
 pub use project::{MatrixProject, SharedDirectories, available_browsers, git_variables};
-pub use record::{is_alive, mark_dead_loops, mark_dead_loops_if_writable, pins, read_loops};
+pub use record::{
+    is_alive, mark_dead_loops, mark_dead_loops_if_writable, pins, read_loops, shards,
+};
 pub use recorded_results::{Block, PhaseFailure, RecordedResults, ResultRow};
 pub use resources::{ProvisionError, Resources, Unavailable, short_sha};
 pub use samples::{CellRow, Samples};

@@ -7,7 +7,7 @@ use retake_runner::file_lock::FileLock;
 use retake_runner::machine;
 use retake_store::redact::Redactor;
 use retake_store::{Liveness, LoopRecording, Store, StoredLoop};
-use retake_types::loop_record::matrix::MatrixLoopPlan;
+use retake_types::loop_record::matrix::{MatrixLoopPlan, PlannedShard};
 use retake_types::{Kind, LoopId, Redacted, StopReason};
 
 use crate::config::CODE;
@@ -33,6 +33,12 @@ pub fn read_loops(
         (plan.config == name).then_some((record, plan))
     });
     Ok(ours.collect())
+}
+
+/// The shards of all matrices that ran in this record.
+pub fn shards(store: &Store) -> retake_store::Result<Vec<PlannedShard>> {
+    let loops = store.list_loops(Some(Kind::Matrix), MOST_LOOPS)?;
+    Ok(loops.iter().filter_map(|record| plan_of(record)?.shard).collect())
 }
 
 /// The versions to which milestones and channels were first resolved.

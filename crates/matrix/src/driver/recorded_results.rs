@@ -136,6 +136,7 @@ impl ResultRow {
             timestamp: self.started,
             duration_ms: self.duration_ms,
             exit_code: self.exit_code,
+            timed_out: self.timed_out,
             ok: self.ok,
             missing: self.missing.clone(),
             metrics: self.metrics.clone(),

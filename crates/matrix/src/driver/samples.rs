@@ -47,6 +47,18 @@ pub struct CellRow {
     pub failed: usize,
     /// Compared with its baseline; `None` for the baseline.
     pub change: Option<Comparison>,
+    /// The name of the baseline, if the rows of the table have baselines along different axes.
+    #[serde(skip)]
+    pub against: Option<String>,
+}
+
+/// The comparison in the row of a cell.
+#[derive(Clone, Copy)]
+struct ShownPair {
+    place: usize,
+    axis: usize,
+    /// The rank of the axis; the least is the most important.
+    order: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -322,6 +334,7 @@ impl<'a> Samples<'a> {
         if known.is_empty() {
             known = pairs.to_vec();
         }
+        let parts: Vec<Common> = known.iter().map(|&(a, b)| self.common(a, b)).collect();
         let (first, second): (Vec<usize>, Vec<usize>) = known.into_iter().unzip();
         let all = [first.clone(), second.clone()].concat();
         let numbers: Vec<Vec<u64>> = self
@@ -337,7 +350,21 @@ impl<'a> Samples<'a> {
             Combined::of(&cells.iter().map(side).collect::<Vec<_>>())
         };
         let (of_a, of_b) = (combined(&first), combined(&second));
-        let common = of_a.in_common(&of_b);
+        let mut common = of_a.in_common(&of_b);
+        let together = parts.iter().map(|part| part.blocks.len()).min().unwrap_or(0);
+        if together > common.0.values.len() {
+            // Each pair in sessions of its own: the blocks of every pair count in their order.
+            let side = |of: fn(&Common) -> &[f64], failed| {
+                let values: Vec<&[f64]> = parts.iter().map(of).collect();
+                Combined { failed, ..Combined::in_order(&values) }
+            };
+            common = (side(|part| &part.a, of_a.failed), side(|part| &part.b, of_b.failed));
+        }
+        let apart = |cells: &[usize], failed| {
+            let values: Vec<&[f64]> =
+                cells.iter().map(|&cell| &self.cells[cell].values[..]).collect();
+            Combined { failed, ..Combined::in_order(&values) }
+        };
         let metric = &self.metric;
         let fewest = all.iter().map(|&cell| self.cells[cell].values.len()).min().unwrap_or(0);
         let mut comparison = if !self.interleaved(&all) {
@@ -345,6 +372,7 @@ impl<'a> Samples<'a> {
             Comparison::incomparable(of_a.side(a), of_b.side(b), metric, reason)
         } else if common.0.values.len() < FEWEST.min(fewest) {
             let reason = Reason::DifferentSessions { together: common.0.values.len() };
+            let (of_a, of_b) = (apart(&first, of_a.failed), apart(&second, of_b.failed));
             Comparison::incomparable(of_a.side(a), of_b.side(b), metric, reason)
         } else if self.sequential(&all) {
             Comparison::in_sequence(common.0.side(a), common.1.side(b), metric, criteria)
@@ -373,21 +401,42 @@ impl<'a> Samples<'a> {
 
     /// The cells, each with its comparison to its baseline.
     pub fn rows(&self, pairs: &[(usize, usize)], comparisons: &[Comparison]) -> Vec<CellRow> {
-        // A cell in several pairs keeps the last one: along the last axis where it differs from the baseline.
-        let changes: HashMap<usize, usize> =
-            pairs.iter().enumerate().map(|(place, &(_, b))| (b, place)).collect();
+        let changes = self.changes(pairs);
+        let mut along: Vec<usize> = changes.values().map(|change| change.axis).collect();
+        along.sort_unstable();
+        along.dedup();
         let row = |cell: usize| {
             let (values, _) = self.shown(cell);
-            let change = changes.get(&cell).copied();
+            let change = changes.get(&cell).and_then(|change| comparisons.get(change.place));
             CellRow {
                 name: self.matrix.varying_name(cell, &self.varying),
                 summary: summarise(&values),
                 interval: median_interval(&values),
                 failed: self.cells[cell].failed.len(),
-                change: change.and_then(|at| comparisons.get(at)).cloned(),
+                against: change.filter(|_| along.len() > 1).map(|change| change.a.clone()),
+                change: change.cloned(),
             }
         };
         (0..self.cells.len()).map(row).collect()
+    }
+
+    /// The pair that is shown for each cell: along the most important axis, and of several such the
+    /// last one, which a gate may have added.
+    fn changes(&self, pairs: &[(usize, usize)]) -> HashMap<usize, ShownPair> {
+        let compared = self.matrix.compared_axes();
+        let rank = |axis: usize| compared.iter().position(|&known| known == axis);
+        let mut changes: HashMap<usize, ShownPair> = HashMap::new();
+        for (place, &(a, b)) in pairs.iter().enumerate() {
+            let [of_a, of_b] = [a, b].map(|cell| &self.matrix.cells[cell].0);
+            let axis = (0..of_a.len()).find(|&axis| of_a[axis] != of_b[axis]).unwrap_or(0);
+            let order = rank(axis).unwrap_or(compared.len());
+            let pair = ShownPair { place, axis, order };
+            let known = changes.entry(b).or_insert(pair);
+            if order <= known.order {
+                *known = pair;
+            }
+        }
+        changes
     }
 
     /// The start time of a shell that was subtracted from these numbers, in milliseconds.

@@ -170,15 +170,6 @@ pub fn history_markdown(history: &CommitHistory) -> String {
     text
 }
 
-/// The role of a point in the answer of a search.
-fn part_of_answer(answer: &BisectAnswer, point: &str) -> &'static str {
-    match point {
-        point if answer.first_bad.as_deref() == Some(point) => "first bad",
-        point if answer.last_good.as_deref() == Some(point) => "last good",
-        _ => "",
-    }
-}
-
 fn point_verdict(verdict: PointVerdict) -> &'static str {
     match verdict {
         PointVerdict::Good => "good",
@@ -191,7 +182,7 @@ fn point_verdict(verdict: PointVerdict) -> &'static str {
 pub fn points_csv(answer: &BisectAnswer) -> String {
     let mut text = csv_head(&[&["axis", "point", "verdict", "samples", "answer", "confidence"]]);
     for JudgedPoint { point, verdict, samples } in &answer.steps {
-        let part = part_of_answer(answer, point);
+        let part = answer.part(point).unwrap_or_default();
         text += &csv_line(&[
             answer.axis.clone(),
             point.clone(),
@@ -211,7 +202,7 @@ pub fn points_markdown(answer: &BisectAnswer) -> String {
             code(point),
             point_verdict(*verdict).to_owned(),
             samples.to_string(),
-            part_of_answer(answer, point).to_owned(),
+            answer.part(point).unwrap_or_default().to_owned(),
         ]
     };
     let head = [answer.axis.as_str(), "verdict", "samples", ""];

@@ -23,6 +23,8 @@ pub struct Matrix {
     pub cells: Vec<Cell>,
     /// The values of the axis [`COMMAND`]; empty if one command runs in all cells.
     pub commands: Vec<NamedCommand>,
+    /// Whether `{axis}` in commands and hooks stands for the value of a cell.
+    pub fills_values: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +92,8 @@ impl Matrix {
                 cells.push(cell);
             }
         }
-        Self { axes, cells, commands: config.command.several().to_vec() }
+        let commands = config.command.several().to_vec();
+        Self { axes, cells, commands, fills_values: config.fills_values }
     }
 
     pub fn axis(&self, name: &str) -> Option<usize> {
@@ -166,7 +169,8 @@ impl Matrix {
             }
             let name = self.parts(cell, &others);
             let (axes, commands) = (self.axes.clone(), self.commands.clone());
-            let mut line = Self { axes, cells: Vec::new(), commands };
+            let fills_values = self.fills_values;
+            let mut line = Self { axes, cells: Vec::new(), commands, fills_values };
             line.axes[axis].values = values.to_vec();
             line.cells = (0..values.len()).map(at).collect();
             lines.push(((!name.is_empty()).then(|| name.join(" ")), line));
@@ -195,9 +199,9 @@ impl Matrix {
         self.commands.iter().find(|command| command.name == name)
     }
 
-    /// A text with the values of a cell inserted. With a single command it stays unchanged.
+    /// A text with the values of a cell inserted.
     pub fn fill(&self, cell: &Cell, text: &str) -> String {
-        if self.commands.is_empty() {
+        if !self.fills_values {
             return text.to_owned();
         }
         fill(text, |name| {
@@ -209,7 +213,7 @@ impl Matrix {
     /// The command line of a cell.
     pub fn command_text(&self, cell: &Cell, config: &Config) -> String {
         match (&config.command, self.command(cell)) {
-            (CommandConfig::One(text), _) => text.clone(),
+            (CommandConfig::One(text), _) => self.fill(cell, text),
             (CommandConfig::Several(_), Some(command)) => self.fill(cell, &command.text),
             (CommandConfig::Several(_), None) => String::new(),
         }
@@ -226,14 +230,25 @@ impl Matrix {
         self.axes[axis].name != COMMAND && self.command(cell).is_some_and(shown)
     }
 
-    /// Whether the values of an axis are parameters of several commands: then the commands are
-    /// compared at each value, and the values are not compared with each other.
-    pub fn is_parameter(&self, axis: usize) -> bool {
-        let name = &self.axes[axis].name;
-        let used: Vec<&str> = self.used(COMMAND);
-        let asks = |command: &&NamedCommand| used.contains(&command.name.as_str());
-        let mut commands = self.commands.iter().filter(asks);
-        name != COMMAND && used.len() > 1 && commands.any(|command| uses(&command.text, name))
+    /// The axes that name what is measured, as far as there are any: refs, commands, browsers. The
+    /// values of other axes are workloads.
+    pub fn measured_axes(&self) -> Vec<usize> {
+        let command = Some(COMMAND).filter(|_| !self.commands.is_empty());
+        [Some(CODE), command, Some(CHROME)]
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.axis(name))
+            .collect()
+    }
+
+    /// The axes whose values are compared with each other, the most important one first: those that
+    /// name what is measured. Workloads differ in size by intention, so they are compared only
+    /// where nothing else varies.
+    pub fn compared_axes(&self) -> Vec<usize> {
+        let varying = self.varying_axes();
+        let measured: Vec<usize> =
+            self.measured_axes().into_iter().filter(|axis| varying.contains(axis)).collect();
+        if measured.is_empty() { varying } else { measured }
     }
 
     /// The values of several axes for display, without those that the command's name shows.
@@ -329,6 +344,20 @@ impl Matrix {
     }
 }
 
+/// Whether a text of the configuration differs from cell to cell.
+fn fills(config: &Config) -> bool {
+    let command = match &config.command {
+        CommandConfig::One(text) => Some(text),
+        CommandConfig::Several(_) => None,
+    };
+    let setup = config.setup.as_ref().filter(|_| config.code.is_none());
+    let texts = [command, config.prepare.as_ref(), config.conclude.as_ref(), setup];
+    let axes = config.all_axes();
+    let used =
+        |text: &String| axes.iter().any(|axis| axis.name != COMMAND && uses(text, &axis.name));
+    config.fills_values && texts.into_iter().flatten().any(used)
+}
+
 /// Computes the keys of cells from what they have in common and their resolved values.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -382,6 +411,10 @@ impl Identity {
             if let Some(text) = text {
                 identity.differ(name, text);
             }
+        }
+        if matches!(config.command, CommandConfig::One(_)) && fills(config) {
+            // Earlier releases ran the text as it is.
+            identity.differ("values", "filled");
         }
         if config.reset != ResetMode::default() {
             identity.differ("reset", config.reset.as_str());

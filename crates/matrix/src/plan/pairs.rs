@@ -6,13 +6,14 @@ use super::{Cell, Matrix};
 use crate::config::{CHROME, CODE};
 use crate::stats::{Comparison, Gate};
 
-/// Every value with the first of its axis, all else equal, as (first, other). Parameters of
-/// commands are not compared with each other.
+/// Every value of a compared axis with the first one, all else equal, as (first, other).
 pub fn baselines(matrix: &Matrix) -> Vec<(usize, usize)> {
     let places: HashMap<&Cell, usize> =
         matrix.cells.iter().enumerate().map(|(i, cell)| (cell, i)).collect();
     let mut pairs = Vec::new();
-    for axis in (0..matrix.axes.len()).filter(|&axis| !matrix.is_parameter(axis)) {
+    let mut axes = matrix.compared_axes();
+    axes.sort_unstable();
+    for axis in axes {
         for (i, cell) in matrix.cells.iter().enumerate() {
             if cell.0[axis] == 0 {
                 continue;
@@ -34,7 +35,7 @@ pub struct ComparedPairs {
 }
 
 impl ComparedPairs {
-    /// Every value with the first of its axis, and every ref with those that gates name. Cells in
+    /// Every value of a compared axis with the first one, and every ref with those that gates name. Cells in
     /// `added` are only baselines.
     pub fn of(matrix: &Matrix, gates: &[Gate], added: &HashSet<Cell>) -> Self {
         let configured = |cell: usize| !added.contains(&matrix.cells[cell]);

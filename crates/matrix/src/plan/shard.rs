@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{Cell, Matrix};
-use crate::config::{CHROME, CODE, COMMAND, Config};
+use crate::config::Config;
 
 /// More machines than anyone uses for one matrix.
 const MOST_SHARDS: usize = 10_000;
@@ -95,7 +95,7 @@ impl Matrix {
             compared.push(self.axis(name).ok_or_else(|| UnknownAxis(name.clone()))?);
         }
         if together.is_empty() {
-            compared.extend([CODE, CHROME, COMMAND].iter().filter_map(|name| self.axis(name)));
+            compared = self.measured_axes();
         }
         // Cells that differ only in compared axes form a unit.
         let mut units: BTreeMap<Vec<u32>, (f64, Vec<usize>)> = BTreeMap::new();

@@ -23,6 +23,9 @@ pub struct RunRow {
     pub timestamp: Timestamp,
     pub duration_ms: u64,
     pub exit_code: i32,
+    /// Whether it was terminated at its time limit.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub timed_out: bool,
     /// Whether it counts as a result.
     pub ok: bool,
     /// Metrics that it should have reported but did not.
@@ -243,6 +246,7 @@ mod tests {
             timestamp: Timestamp::UNIX_EPOCH,
             duration_ms: 1,
             exit_code,
+            timed_out: false,
             ok: exit_code == 0,
             missing: Vec::new(),
             metrics: Metrics::new(),

@@ -33,7 +33,7 @@ pub use gate::{Gate, GateError, GateRule, parse_percent};
 pub use rank::{rank_test, signed_rank_test};
 pub use reason::{Reason, percent};
 pub use sequence::{Boundary, Sequence, SequenceVerdict};
-pub(crate) use special::{ln_beta, normal_point, student_point};
+pub(crate) use special::{ln_beta, normal_point, normal_tail, student_point};
 pub use summary::{Summary, drift, median, summarise};
 pub use together::Combined;
 pub use words::{is_time, value_text};

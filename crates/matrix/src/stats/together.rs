@@ -38,6 +38,17 @@ impl Combined {
         combined
     }
 
+    /// The first values of each cell, the next ones, and so on: for cells without common blocks.
+    pub fn in_order(cells: &[&[f64]]) -> Self {
+        let count = cells.iter().map(|values| values.len()).min().unwrap_or(0);
+        let mean = |at: usize| {
+            let logs: f64 = cells.iter().map(|values| values[at].ln()).sum();
+            (logs / cells.len() as f64).exp()
+        };
+        let values = (0..count).map(mean).collect();
+        Self { values, blocks: (0..count as u64).collect(), failed: 0 }
+    }
+
     /// The values of both in common blocks.
     pub fn in_common(&self, other: &Self) -> (Self, Self) {
         let (mut of_a, mut of_b) = (
@@ -73,5 +84,9 @@ mod tests {
         let near = combined.values.iter().zip([10.0, 8.0]).all(|(a, b)| (a - b).abs() < 1e-9);
         assert!(near, "{:?}", combined.values);
         assert_eq!(Combined::of(&[]), Combined::default());
+        let ordered = Combined::in_order(&[&[1.0, 4.0, 9.0], &[100.0, 16.0]]);
+        assert_eq!((ordered.blocks, ordered.values.len()), (vec![0, 1], 2));
+        assert!((ordered.values[1] - 8.0).abs() < 1e-9);
+        assert_eq!(Combined::in_order(&[]), Combined::default());
     }
 }

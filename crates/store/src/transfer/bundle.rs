@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
 use jiff::Timestamp;
-use retake_types::{Intent, Kind, Run, RunId, State};
+use retake_types::{Intent, Kind, Redacted, Run, RunId, RunOutcome, State};
 use serde::{Deserialize, Serialize};
 
 use super::export::{ExportLine, Exported};
@@ -111,6 +111,15 @@ pub struct CheckedBundle {
     pub runs: u64,
     /// The number of successful runs by the key of a cell.
     pub successful: BTreeMap<String, u64>,
+}
+
+/// Runs of a bundle that belong to loops of this record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnRuns {
+    /// Runs that are here with the same content.
+    pub present: u64,
+    /// Others, which only claim to.
+    pub refused: u64,
 }
 
 /// Whether a file may be a bundle, judged by its beginning.
@@ -239,29 +248,40 @@ impl Store {
         Ok(written)
     }
 
-    /// Imports the runs of a bundle that [`check_bundle`] accepted. Also returns how many were
-    /// refused because they claim to belong to a loop of this record.
+    /// Imports the runs of a bundle that [`check_bundle`] accepted, without those of loops of this
+    /// record.
     pub fn import_bundle(
         &mut self,
         header: &BundleHeader,
         from: &mut impl BufRead,
-    ) -> Result<(Imported, u64)> {
+    ) -> Result<(Imported, OwnRuns)> {
         let mut first = String::new();
         // Skip the header, which is known.
         from.read_line(&mut first)
             .map_err(|error| Error::BadImport { line: 1, detail: error.to_string() })?;
         let own: std::collections::HashSet<_> =
             self.list_loops(None, usize::MAX)?.iter().map(|known| known.id).collect();
-        let mut refused = 0;
-        let mut accept = |intent: &Intent| {
-            let accepted = !own.contains(&intent.loop_id());
-            refused += u64::from(!accepted);
-            accepted
-        };
+        let mut found = OwnRuns::default();
+        let mut accept =
+            |store: &Store, intent: &Redacted<Intent>, outcome: &Redacted<RunOutcome>| {
+                if !own.contains(&intent.loop_id()) {
+                    return true;
+                }
+                // It was written by this record if it has the same run.
+                let same = store.get(intent.id()).is_ok_and(|mut known| {
+                    known.intent.set_reported_by(header.id);
+                    known.intent == *intent && known.outcome.as_ref() == Some(outcome)
+                });
+                match same {
+                    true => found.present += 1,
+                    false => found.refused += 1,
+                }
+                false
+            };
         let origin = Origin::Bundle(header.id);
         let imported =
             self.import_from(origin, &mut UntilEnd { from, over: false }, &mut accept)?;
-        Ok((imported, refused))
+        Ok((imported, found))
     }
 }
 

@@ -32,6 +32,10 @@ pub struct Imported {
     pub exec_starts: Vec<Timestamp>,
 }
 
+/// Whether an arriving run is wanted in this record.
+pub(super) type Accept<'a> =
+    dyn FnMut(&Store, &Redacted<Intent>, &Redacted<RunOutcome>) -> bool + 'a;
+
 /// The source of arriving runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
@@ -48,7 +52,7 @@ impl Store {
     /// stay unchanged, except that a remote run gets its outcome. Everything before an unusable
     /// line is imported.
     pub fn import(&mut self, from: &mut impl BufRead) -> Result<Imported> {
-        self.import_from(Origin::Record, from, &mut |_| true)
+        self.import_from(Origin::Record, from, &mut |_, _, _| true)
     }
 
     /// Imports the accepted runs.
@@ -56,7 +60,7 @@ impl Store {
         &mut self,
         origin: Origin,
         from: &mut impl BufRead,
-        accept: &mut dyn FnMut(&Intent) -> bool,
+        accept: &mut Accept<'_>,
     ) -> Result<Imported> {
         let mut result = Imported::default();
         let mut complete = Vec::new();
@@ -69,7 +73,7 @@ impl Store {
         &mut self,
         origin: Origin,
         from: &mut impl BufRead,
-        accept: &mut dyn FnMut(&Intent) -> bool,
+        accept: &mut Accept<'_>,
         (complete, result): (&mut Vec<ArrivingRun>, &mut Imported),
     ) -> Result<()> {
         let mut arriving: Option<ArrivingRun> = None;
@@ -104,7 +108,7 @@ impl Store {
                 next => {
                     if let Some(done) = arriving.take() {
                         done.check(&bad)?;
-                        if accept(&done.intent) {
+                        if accept(self, &done.intent, &done.outcome) {
                             complete.push(done);
                         }
                         if complete.len() >= BATCH {

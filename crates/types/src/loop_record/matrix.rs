@@ -36,6 +36,18 @@ pub struct MatrixLoopPlan {
     pub unavailable: Vec<String>,
     /// The machine: name and value.
     pub environment: BTreeMap<String, String>,
+    /// The shard that it runs, if not the whole matrix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<PlannedShard>,
+}
+
+/// One shard of a matrix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedShard {
+    /// The hash of the plan of all shards.
+    pub plan: String,
+    pub number: u64,
+    pub of: u64,
 }
 
 impl MatrixLoopPlan {
@@ -184,6 +196,13 @@ pub struct BisectAnswer {
     pub axis: String,
     pub last_good: Option<String>,
     pub first_bad: Option<String>,
+    /// Whether the good end comes after the bad one: then `last_good` is the first good point, and
+    /// `first_bad` the last bad one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub good_is_later: bool,
+    /// Whether every run was trusted: then the answer has no level of certainty.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trusted: bool,
     /// The probability that the change is exactly there, given every run.
     pub confidence: f64,
     /// No judged point contradicts a single change.
@@ -193,7 +212,7 @@ pub struct BisectAnswer {
     /// Points between the two that could not be judged.
     #[serde(default)]
     pub skipped: Vec<String>,
-    /// The subject line of the first bad commit.
+    /// The subject line of the commit that made the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// How much the machine changed during the search: 1.1 is 10 % more at the end.
@@ -223,13 +242,36 @@ impl BisectAnswer {
         self
     }
 
+    /// The first point after the change, in the order of the axis.
+    pub fn changed_at(&self) -> Option<&String> {
+        if self.good_is_later { self.last_good.as_ref() } else { self.first_bad.as_ref() }
+    }
+
+    /// What a point is in this answer.
+    pub fn part(&self, point: &str) -> Option<&'static str> {
+        let is = |end: &Option<String>| end.as_deref() == Some(point);
+        match self.good_is_later {
+            false if is(&self.first_bad) => Some("first bad"),
+            false if is(&self.last_good) => Some("last good"),
+            true if is(&self.first_bad) => Some("last bad"),
+            true if is(&self.last_good) => Some("first good"),
+            _ => None,
+        }
+    }
+
     /// Says in one sentence where the change is, if it was found.
     pub fn write_sentence(&mut self) {
         let (Some(good), Some(bad)) = (&self.last_good, &self.first_bad) else { return };
-        let sure = (self.confidence * 1000.0).floor() / 10.0;
         let what = if self.axis == "code" { "commit" } else { &self.axis };
-        self.sentence =
-            format!("{good} is the last good and {bad} the first bad {what} ({sure:.1} % sure)");
+        let found = match self.good_is_later {
+            false => format!("{good} is the last good and {bad} the first bad {what}"),
+            true => format!("{bad} is the last bad and {good} the first good {what}"),
+        };
+        let sure = match self.trusted {
+            false => format!("{:.1} % sure", (self.confidence * 1000.0).floor() / 10.0),
+            true => "trusting every run".to_owned(),
+        };
+        self.sentence = format!("{found} ({sure})");
         if !self.skipped.is_empty() {
             self.sentence += &format!("; {} between them could not be judged", self.skipped.len());
         }

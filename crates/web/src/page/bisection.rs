@@ -142,10 +142,8 @@ fn judged_points(html: &mut Html, matrix: &MatrixDetail, answer: &BisectAnswer) 
             .markup(">")
             .text(shorten_commits(&one.point));
         html.markup("</code>");
-        for (end, name) in [(&answer.last_good, "last good"), (&answer.first_bad, "first bad")] {
-            if end.as_ref() == Some(&one.point) {
-                html.markup(" <span class=\"ref\">").markup(name).markup("</span>");
-            }
+        if let Some(name) = answer.part(&one.point) {
+            html.markup(" <span class=\"ref\">").markup(name).markup("</span>");
         }
         let (word, _, class) = words(one.verdict);
         html.markup("</td>");
