@@ -162,6 +162,11 @@ mod tests {
             "{text}"
         );
         assert!(lines[3].contains('-') && lines[3].contains('3'), "{text}");
+        // Baselines along different axes are named in the rows.
+        let change = rows[1].change.clone();
+        let named = CellRow { against: Some("m120".to_owned()), ..row("v2", &slow, change) };
+        let text = render("wall", Some("ms"), &[named], None);
+        assert!(text.contains("slower against m120  █"), "{text}");
         let only = render("wall", Some("ms"), &[row("", &fast, None)], None);
         assert!(only.contains("\nthe command  100.4 ms"), "{only}");
     }
