@@ -250,7 +250,7 @@ fn in_full(error: clap::Error, typed: &[OsString]) -> clap::Error {
             let command = subcommand(&typed.iter().collect::<Vec<_>>());
             let is = |name: &str| command.is_some_and(|command| command == name);
             let error = usage_advice::of_option(error, typed, is("exec"), definition);
-            if is("crash") { crash::with_hint(error, typed) } else { error }
+            if is("crash") { crash::with_hint(error, typed, definition) } else { error }
         }
         _ => error,
     }

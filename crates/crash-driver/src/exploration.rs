@@ -12,6 +12,7 @@ use retake_crash::operation::{Action, Content, Entry, Recording};
 use retake_runner::loop_driver::{self, LoopObserver, StepError};
 use retake_runner::signals;
 
+use crate::changes::is_change;
 use crate::check::{Check, CheckError, CheckOutcome};
 use crate::check_worker::{CheckInput, CheckWorker};
 use crate::error::CrashTestError;
@@ -61,25 +62,6 @@ pub fn acks(recording: &Recording) -> Vec<&[u8]> {
             _ => None,
         })
         .collect()
-}
-
-/// Whether the program changed anything: syncs and closes change nothing.
-pub fn changes_anything(recording: &Recording) -> bool {
-    recording.entries.iter().any(is_change)
-}
-
-fn is_change(entry: &Entry) -> bool {
-    match entry {
-        Entry::Operation(operation) => !matches!(
-            operation.action,
-            Action::Sync { .. }
-                | Action::SyncPart { .. }
-                | Action::SyncRange { .. }
-                | Action::SyncAll
-                | Action::Close { .. }
-        ),
-        _ => false,
-    }
 }
 
 /// How many files existed before the program ran.

@@ -5,6 +5,7 @@
 //! states, on this machine ([`exploration`]) or on others ([`remote_exploration`]).
 //! Nothing here prints: progress and notices are [`event`]s, which a front end words.
 
+pub mod changes;
 pub mod check;
 pub mod check_sandbox;
 pub mod check_worker;

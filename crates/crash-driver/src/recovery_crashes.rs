@@ -10,9 +10,9 @@ use retake_crash::operation::Recording;
 use retake_runner::signals;
 use retake_types::loop_record::crash::CrashFinding;
 
+use crate::changes::changes_anything;
 use crate::check::{Check, CheckError, CheckOutcome, FLAKY};
 use crate::check_worker::{CheckInput, CheckWorker};
-use crate::exploration::changes_anything;
 use crate::exploration_plan::FailingState;
 use crate::failing_state;
 

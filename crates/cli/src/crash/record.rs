@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use retake_crash::log::LogError;
 use retake_crash::recorded_bytes::ByteStore;
+use retake_crash_driver::changes::changes_anything;
 use retake_crash_driver::error::CrashTestError;
-use retake_crash_driver::exploration::changes_anything;
 use retake_crash_driver::finding::Findings;
 use retake_crash_driver::report::ReportNote;
 use retake_crash_driver::timeline;

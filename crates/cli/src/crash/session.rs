@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use retake_crash::operation::Recording;
+use retake_crash_driver::changes::changes_anything;
 use retake_crash_driver::check_worker::CheckWorkers;
 use retake_crash_driver::crash_test::CrashTest;
 use retake_crash_driver::error::CrashTestError;
 use retake_crash_driver::event::CrashObserver;
-use retake_crash_driver::exploration::changes_anything;
 use retake_crash_driver::fault_run::{FaultLaunch, FaultRun};
 use retake_crash_driver::finding::{Findings, recovery_log};
 use retake_crash_driver::loop_recorder::CrashRecorder;
