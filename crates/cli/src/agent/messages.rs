@@ -1,7 +1,10 @@
 //! The messages of agent commands; many of them are given word for word by a specification.
 
+use std::time::Duration;
+
 use retake_agent::adapters::AgentKind;
 use retake_agent::checkpoint::CheckpointChoice;
+use retake_agent::display;
 use retake_agent::driver::git_checkpoints::CheckpointError;
 use retake_agent::driver::rollback::RollbackError;
 use retake_agent::driver::{ReportError, StartError, StoppedLoop, TaskError};
@@ -10,8 +13,9 @@ use retake_agent::settings::{SettingError, SettingsErrors, UnsupportedSetting};
 use retake_agent::workspace::{Name, Workspace, WorkspaceProblem};
 use retake_engine::quote;
 use retake_types::RunId;
+use retake_types::loop_record::agent::Spent;
 
-use super::run_command::{run_again, run_longer, run_protected};
+use super::run_command::{Invocation, run_again, run_longer, run_protected};
 use crate::{term, words};
 
 /// Settings that `run` has a flag for: the key's path and the flag.
@@ -288,13 +292,22 @@ pub(super) fn correct_gate(name: &Name, options: &[String]) -> String {
     format!("→ Correct the verification command, then continue: {command}")
 }
 
+/// What several tasks had used before their process died.
+pub(super) fn used_before(spent: Spent, time: Duration) -> String {
+    let time = display::time(time);
+    match spent == Spent::default() {
+        true => format!("worked for {time}; no cost was reported"),
+        false => format!("used {} in {time}", display::spent(spent)),
+    }
+}
+
 /// The last run of a task was protected, and this one is not. `options` are those of the last run, and
-/// `typed` is the current command line of `run`, if this is one.
+/// `now` is the command that runs it this time.
 pub(super) fn protections_dropped(
     (sandbox, verification): (bool, bool),
     name: &Name,
     options: &[String],
-    typed: Option<&[String]>,
+    now: &Invocation,
 ) -> String {
     let mut lines = Vec::new();
     if sandbox {
@@ -309,12 +322,16 @@ pub(super) fn protections_dropped(
              add --verify {command}"
         ));
     }
-    if !options.is_empty() {
-        let command = match typed {
-            Some(typed) => run_protected(typed, options, sandbox),
-            None => run_again(name.as_str(), options),
-        };
+    let command = match now {
+        _ if options.is_empty() => None,
+        Invocation::Run(typed) => Some(run_protected(typed, options, sandbox)),
+        Invocation::Queue => None,
+        Invocation::Other => Some(run_again(name.as_str(), options)),
+    };
+    if let Some(command) = command {
         lines.push(format!("→ With the options of the last run: {command}"));
+    } else if sandbox && matches!(now, Invocation::Queue) {
+        lines.push("→ Confine it: retake agent queue run --sandbox".to_owned());
     }
     lines.join("\n")
 }

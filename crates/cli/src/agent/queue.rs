@@ -254,7 +254,7 @@ fn run(args: &Run, queue: &Queue, project: &AgentProject) -> Result<Exit, Failur
             Continuation::Caller(exit) => return Ok(exit),
         }
     }
-    let screen = Arc::new(AgentScreen::new(level, process));
+    let screen = Arc::new(AgentScreen::of_queue(level, process));
     let store = project.project.read_store().ok();
     let display = |event: QueueEvent<'_>| screen.queue(&event);
     let mut signal = None;

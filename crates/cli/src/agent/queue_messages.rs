@@ -48,8 +48,8 @@ pub(super) fn detached(tasks: usize) -> impl Fn(i32) -> String {
 pub(super) fn event(event: &QueueEvent<'_>) -> (String, bool) {
     match event {
         QueueEvent::Continued { spent, time } => {
-            let used = format!("{} in {}", display::spent(*spent), display::time(*time));
-            (format!("Continuing the queue whose process died; it had used {used}"), false)
+            let used = messages::used_before(*spent, *time);
+            (format!("Continuing the queue whose process died; it had {used}"), false)
         }
         QueueEvent::TaskStarted { name, left: 0 } => (format!("Task {name}"), false),
         QueueEvent::TaskStarted { name, left } => {

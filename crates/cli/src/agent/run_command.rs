@@ -7,6 +7,17 @@ use retake_engine::quote;
 use super::messages;
 use crate::exec::SandboxArgs;
 
+/// The command that runs a task, on which suggestions to repeat it depend.
+#[derive(Clone, Debug)]
+pub(super) enum Invocation {
+    /// `run`, with its command line.
+    Run(Vec<String>),
+    /// `queue run`, where every task has its own options, except for the sandbox.
+    Queue,
+    /// Another one, such as for a single iteration.
+    Other,
+}
+
 const MAX_ITERATIONS: &str = "--max-iterations";
 
 /// The options of a call that the next one has to repeat: sandbox, verification, agents, budgets and

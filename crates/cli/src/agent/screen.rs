@@ -21,6 +21,7 @@ use retake_runner::signals;
 
 use retake_types::Run;
 
+use super::run_command::Invocation;
 use super::{fleet_messages, messages, queue_messages, run_command};
 use crate::{denied, term, words};
 
@@ -35,8 +36,7 @@ pub(super) struct AgentScreen {
     promises_told: Arc<AtomicBool>,
     /// The name that begins every line, if there are several agents.
     agent: Option<String>,
-    /// The command line, if it is one of `run`.
-    typed: Option<Vec<String>>,
+    invocation: Invocation,
 }
 
 /// Whether this process runs in the background.
@@ -61,13 +61,18 @@ impl AgentScreen {
             drawn: Arc::default(),
             promises_told: Arc::default(),
             agent: None,
-            typed: None,
+            invocation: Invocation::Other,
         }
     }
 
     /// The screen of `run`, whose suggestions repeat its command line.
     pub(super) fn of_run(level: Level, background: Option<BackgroundProcess>) -> Self {
-        Self { typed: Some(run_command::typed()), ..Self::new(level, background) }
+        let invocation = Invocation::Run(run_command::typed());
+        Self { invocation, ..Self::new(level, background) }
+    }
+
+    pub(super) fn of_queue(level: Level, background: Option<BackgroundProcess>) -> Self {
+        Self { invocation: Invocation::Queue, ..Self::new(level, background) }
     }
 
     /// Shows one of several agents on the same screen: its name begins every line, and there is no live line.
@@ -79,7 +84,7 @@ impl AgentScreen {
             drawn: self.drawn.clone(),
             promises_told: self.promises_told.clone(),
             agent: Some(name.to_owned()),
-            typed: self.typed.clone(),
+            invocation: self.invocation.clone(),
         }
     }
 
@@ -254,8 +259,8 @@ impl AgentDisplay for AgentScreen {
             }
             AgentEvent::ProtectionsDropped { sandbox, verification, workspace, options } => {
                 let dropped = (sandbox, verification);
-                let typed = self.typed.as_deref();
-                self.error(&messages::protections_dropped(dropped, workspace, options, typed));
+                let now = &self.invocation;
+                self.error(&messages::protections_dropped(dropped, workspace, options, now));
             }
             AgentEvent::IterationFailed { number, why, run } => {
                 self.error(&format!("{}: {why}", messages::iteration_failed(number)));

@@ -49,6 +49,24 @@ fn a_run_without_the_last_runs_protections_warns() {
 }
 
 #[test]
+fn a_task_of_the_queue_that_was_confined_names_the_option_of_the_queue() {
+    let sandbox = Sandbox::new();
+    sandbox.agent("", &["start; progress 1 9; echo x > made; result"]);
+    if !sandbox.can_be_confined() {
+        return;
+    }
+    sandbox.workspace("task", &[]);
+    let allowed = format!("--allow-write={}", sandbox.agent_dir().display());
+    sandbox.run_agent(&["-m", "1", "--sandbox", &allowed]);
+    assert_eq!(sandbox.retake(&["agent", "queue", "add", "task", "-m", "1"]).code, 0);
+    let called = sandbox.retake(&["agent", "queue", "run"]);
+    let told = "this one is not: add --sandbox\n→ Confine it: retake agent queue run --sandbox\n";
+    let told = told.replace('\n', "\nretake: ");
+    let told = told.trim_end_matches("retake: ");
+    assert!(called.stderr.contains(told), "{}", called.snapshot());
+}
+
+#[test]
 fn the_suggestion_for_a_completed_task_can_be_typed() {
     let sandbox = Sandbox::new();
     sandbox.agent("", &["start; echo x >> made; complete; result"]);
