@@ -101,7 +101,11 @@ impl Fleet<'_> {
                 (self.front.event)(FleetEvent::AgentStarted { name: self.name(agent), attempt });
                 let begun = recorded.as_ref().is_some_and(|recorded| recorded.running);
                 let again = attempt > 1 || begun;
-                self.run_loop(self.place(agent, &tree, again, allowance), agent)
+                let task = self.run_loop(self.place(agent, &tree, again, allowance), agent);
+                if matches!(task.end, TaskEnd::AlreadyComplete) {
+                    self.take_up_earlier(worker, agent, &tree)?;
+                }
+                task
             }
         };
         self.group.ended(agent, task.spent);
@@ -118,7 +122,8 @@ impl Fleet<'_> {
         (self.front.event)(FleetEvent::AgentEnded { name: self.name(agent), report: &task });
         let changed = self.collect(worker, agent, attempt, &tree)?;
         if let TaskEnd::NotStarted { why } = &task.end {
-            lock(&self.agents)[agent].why = Some(why.clone());
+            let mut agents = lock(&self.agents);
+            (agents[agent].why, agents[agent].why_told) = (Some(why.clone()), true);
         }
         Ok(AgentReport { task, changed })
     }
@@ -241,11 +246,10 @@ impl Fleet<'_> {
         attempt: u32,
         tree: &Path,
     ) -> Result<Option<bool>, FleetError> {
-        let message = format!("Uncommitted work of agent {}", self.name(agent));
         let prefix = self.prefix(agent);
         let mut git = FleetGit::new(worker, self.main);
         let base = &self.prepared.plan.base;
-        let work = match git.collect(tree, &self.prepared.plan, (&prefix, &message)) {
+        let work = match git.collect(tree, &self.prepared.plan, (&prefix, self.name(agent))) {
             Ok(work) => work,
             Err(error @ FleetGitError::Cancelled(_)) => return Err(error.into()),
             Err(error) => {
@@ -255,7 +259,9 @@ impl Fleet<'_> {
         };
         self.record(&FleetEntry::Collected { agent: agent as u32, attempt, work: work.clone() })?;
         // Also changes that no iteration reported.
-        if let Ok(paths) = git.changed_paths(base, &work.commit) {
+        let paths = git.start_of(base, &work.commit);
+        let paths = paths.and_then(|start| git.changed_paths(&start, &work.commit));
+        if let Ok(paths) = paths {
             self.note_changes(agent, paths);
         }
         let changed = work.changed;

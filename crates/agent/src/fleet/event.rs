@@ -31,6 +31,12 @@ pub enum FleetEvent<'a> {
         name: &'a str,
         report: &'a TaskReport,
     },
+    /// The task is complete, and the result of an earlier fleet is used, which was not merged.
+    EarlierResult {
+        name: &'a str,
+        /// `None` if that fleet was abandoned.
+        outcome: Option<FleetOutcome>,
+    },
     Merging {
         name: &'a str,
     },

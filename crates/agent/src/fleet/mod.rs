@@ -6,6 +6,7 @@
 //! if it has not moved meanwhile. See `docs/design/fleet.md`.
 
 mod agent_step;
+mod earlier;
 mod event;
 mod git;
 mod include;
@@ -28,6 +29,7 @@ mod submodules;
 mod tree;
 mod trees;
 
+pub use earlier::{FleetResult, newest_result, unmerged_result};
 pub use event::{
     FinishedAgent, FinishedFleet, FleetEvent, FleetFrontEnd, OpenAgent, StandIn, TargetCheckout,
 };
@@ -40,7 +42,7 @@ pub use plan::{
 };
 pub use prune::{LeftTree, give_up, left_trees, prune, remove_directory, unfinished};
 pub use record::{RecordedAgent, RecordedFleet, fleets};
-pub use result::{Applied, apply, diff};
+pub use result::{Applied, apply, diff, result_reference};
 pub use run::{AgentPlace, run};
 pub use setup::{
     AGENT_VARIABLE, FleetError, FleetRequest, FleetState, PreparedFleet, StartFrom,

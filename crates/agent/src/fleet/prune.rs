@@ -12,6 +12,7 @@ use retake_types::{Kind, LoopId};
 use super::git::{FleetGit, FleetGitError, MainRepository};
 use super::mounts::MountNamespace;
 use super::record::RecordedFleet;
+use super::result::prefix;
 use super::setup::FleetError;
 use super::tree::{TreeMark, removal_of, remove_tree};
 use super::trees::{Trees, home_of};
@@ -114,9 +115,8 @@ pub fn prune(
             return Ok(Some(super::tree::TreeStays::Another.to_string()));
         }
         trees.show(&left.tree, &main)?;
-        let prefix = format!("refs/retake/fleet/{}/{}/", left.fleet, left.agent);
-        let message = format!("Uncommitted work of agent {}", left.agent);
-        let work = match git.collect(&left.tree, &left.plan, (&prefix, &message)) {
+        let prefix = prefix(left.fleet, &left.agent);
+        let work = match git.collect(&left.tree, &left.plan, (&prefix, &left.agent)) {
             Ok(work) => work,
             Err(error @ FleetGitError::Cancelled(_)) => return Err(error.into()),
             Err(error) => return Ok(Some(error.to_string())),

@@ -219,9 +219,13 @@ impl RecordedAgent {
         self.mark.is_some() && !self.tree_removed
     }
 
-    /// Whether its loop ended with a complete task.
+    /// Whether its task is complete.
     pub fn completed(&self) -> bool {
-        matches!(&self.end, Some(FleetAgentEnd::Stopped { reason }) if reason == "completed")
+        match &self.end {
+            Some(FleetAgentEnd::Stopped { reason }) => reason == "completed",
+            Some(FleetAgentEnd::AlreadyComplete) => true,
+            Some(FleetAgentEnd::NotStarted { .. }) | None => false,
+        }
     }
 }
 

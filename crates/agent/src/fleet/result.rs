@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use retake_runner::context::RunContext;
 use retake_runner::worker::Worker;
+use retake_types::LoopId;
 
 use super::git::{FleetGit, GitCall, MainRepository, at, gone};
 use super::mounts::MountNamespace;
@@ -15,7 +16,7 @@ use super::trees::{Trees, home_of};
 
 impl RecordedFleet {
     /// Whether the tree of an agent has more than the collected work.
-    fn is_live(&self, agent: usize) -> bool {
+    pub(super) fn is_live(&self, agent: usize) -> bool {
         let recorded = &self.agents[agent];
         let there = |tree: &Path| TreeMark::of(&home_of(&self.plan, tree)) == recorded.mark;
         recorded.outcome.is_none()
@@ -58,7 +59,18 @@ pub fn diff(
         return Ok(Some(git.diff(base, &snapshot?, colour)?));
     }
     let Some(work) = &recorded.work else { return Ok(None) };
-    Ok(Some(git.diff(base, &work.commit, colour)?))
+    let start = git.start_of(base, &work.commit)?;
+    Ok(Some(git.diff(&start, &work.commit, colour)?))
+}
+
+/// The reference to the result of an agent in the main repository.
+pub fn result_reference(fleet: LoopId, agent: &str) -> String {
+    format!("{}result", prefix(fleet, agent))
+}
+
+/// The prefix of an agent's references in the main repository.
+pub(super) fn prefix(fleet: LoopId, agent: &str) -> String {
+    format!("refs/retake/fleet/{fleet}/{agent}/")
 }
 
 /// The result of applying work.

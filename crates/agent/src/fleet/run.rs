@@ -24,6 +24,7 @@ use super::git::{FleetGit, FleetGitError, MainRepository};
 use super::overlap::Overlaps;
 use super::plan::{AgentPhase, AgentReport, FleetNext, FleetPlan, FleetReport, FleetStep};
 use super::record::{FleetRecorder, RecordedAgent, RecordedFleet};
+use super::result::prefix;
 use super::setup::{FleetError, FleetState, PreparedFleet, workspace_of};
 use super::slot::Slots;
 use super::stale_lock::remove_stale_locks;
@@ -89,6 +90,8 @@ pub(super) struct AgentState {
     pub(super) settled: bool,
     pub(super) branch: Option<String>,
     pub(super) why: Option<String>,
+    /// Whether the user knows `why` already.
+    pub(super) why_told: bool,
     pub(super) tree_kept: Option<String>,
     /// A conflict for it, or for a person.
     pub(super) conflict: Option<Conflict>,
@@ -362,7 +365,7 @@ impl Fleet<'_> {
 
     /// The prefix of an agent's references in the main repository.
     pub(super) fn prefix(&self, agent: usize) -> String {
-        format!("refs/retake/fleet/{}/{}/", self.id, self.name(agent))
+        prefix(self.id, self.name(agent))
     }
 
     pub(super) fn record(&self, entry: &FleetEntry) -> Result<(), FleetError> {
@@ -464,7 +467,7 @@ impl Fleet<'_> {
             return;
         }
         let (branch, why) = (state.branch.clone(), state.why.clone());
-        let work = state.work.clone();
+        let (work, why_told) = (state.work.clone(), state.why_told);
         drop(agents);
         let entry = FleetEntry::Settled {
             agent: agent as u32,
@@ -477,7 +480,7 @@ impl Fleet<'_> {
             (self.front.event)(FleetEvent::NotRecorded(&error));
         }
         let name = self.name(agent);
-        let (branch, why) = (branch.as_deref(), why.as_deref());
+        let (branch, why) = (branch.as_deref(), why.as_deref().filter(|_| !why_told));
         (self.front.event)(FleetEvent::Settled { name, outcome, branch, why, work: work.as_ref() });
     }
 

@@ -44,37 +44,45 @@ fn pattern(directory: &[u8]) -> Vec<u8> {
     line
 }
 
+/// A result with the user's version of the shared directories.
+pub(super) struct Unshared {
+    pub(super) tree: String,
+    /// The directories that the agent had changed.
+    pub(super) undone: Vec<String>,
+}
+
 impl FleetGit<'_> {
-    /// The tree of a result with the user's version of the shared directories; `None` if it has
+    /// The result with the user's version of the shared directories; `None` if it has
     /// that already. `index` contains the result, and `start` is the agent's last commit.
     pub(super) fn without_shared(
         &mut self,
         (tree, index): (&Path, &Path),
         plan: &FleetLoopPlan,
         (start, prefix): (&str, &str),
-    ) -> Result<Option<String>, FleetGitError> {
+    ) -> Result<Option<Unshared>, FleetGitError> {
         if plan.shared.is_empty() {
             return Ok(None);
         }
         let users = self.users_commit(plan, start, prefix)?;
-        let mut specs = Vec::new();
+        let common = self.main.common.clone();
+        let call = |words: &[&str]| GitCall::new(tree, words).on_tree(&common, tree, index);
+        let mut reset = call(&["reset", "--quiet", &users, "--"]);
+        let mut undone = Vec::new();
         for directory in &plan.shared {
             let mut spec = std::ffi::OsString::from(":(top,literal)");
             spec.push(directory.as_path());
-            specs.push(spec);
+            let same = ["diff-index", "--cached", "--quiet", "--no-ext-diff", &users, "--"];
+            if self.run(call(&same).and(&spec))?.code != 0 {
+                undone.push(directory.as_path().to_string_lossy().into_owned());
+                reset = reset.and(&spec);
+            }
         }
-        let common = self.main.common.clone();
-        let with_specs = |words: &[&str]| {
-            let call = GitCall::new(tree, words).on_tree(&common, tree, index);
-            specs.iter().fold(call, |call, spec| call.and(spec))
-        };
-        let same = ["diff-index", "--cached", "--quiet", "--no-ext-diff", &users, "--"];
-        if self.run(with_specs(&same))?.code == 0 {
+        if undone.is_empty() {
             return Ok(None);
         }
-        self.text(with_specs(&["reset", "--quiet", &users, "--"]))?;
-        let written = GitCall::new(tree, &["write-tree"]).on_tree(&common, tree, index);
-        self.text(written).map(Some)
+        self.text(reset)?;
+        let tree = self.text(call(&["write-tree"]))?;
+        Ok(Some(Unshared { tree, undone }))
     }
 
     /// The last commit of the user that the agent's work contains: its starting point, or the tip

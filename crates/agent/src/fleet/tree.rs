@@ -15,6 +15,7 @@ use retake_runner::scratch_dir;
 use retake_types::loop_record::fleet::{CollectedWork, FleetLoopPlan};
 
 use super::git::{FleetGit, FleetGitError, GitCall, at, gone};
+use super::shared::Unshared;
 use crate::checkpoint;
 
 /// The identity of a tree.
@@ -133,7 +134,7 @@ impl FleetGit<'_> {
         &mut self,
         tree: &Path,
         plan: &FleetLoopPlan,
-        (prefix, message): (&str, &str),
+        (prefix, agent): (&str, &str),
     ) -> Result<CollectedWork, FleetGitError> {
         let base = plan.base.as_str();
         let fetched = self.fetch_all(tree, prefix)?;
@@ -144,14 +145,17 @@ impl FleetGit<'_> {
         let links = self.collect_submodules(tree, start, (&nested, prefix))?;
         let snapshot = self.snapshot(&common, tree, start, (&index, &nested, &links))?;
         let unshared = self.without_shared((tree, &index), plan, (start, prefix))?;
-        let result = unshared.as_ref().unwrap_or(&snapshot);
+        let result = unshared.as_ref().map_or(&snapshot, |unshared| &unshared.tree);
         let started_with = self.tree_of(start)?;
+        let message = match &unshared {
+            Some(Unshared { undone, .. }) if started_with == snapshot => {
+                format!("Undo changes of agent {agent} to {}", undone.join(", "))
+            }
+            _ => format!("Uncommitted work of agent {agent}"),
+        };
         let commit = match started_with == *result {
             true => start.to_owned(),
-            false if started_with == snapshot => {
-                self.commit_tree(result, &[start], "Restore the directories shared with the user")?
-            }
-            false => self.commit_tree(result, &[start], message)?,
+            false => self.commit_tree(result, &[start], &message)?,
         };
         self.set_ref(&format!("{prefix}result"), &commit)?;
         let mut not_covered = self.not_covered(tree, &commit, &nested)?;
@@ -159,7 +163,8 @@ impl FleetGit<'_> {
             not_covered.push(".git".to_owned());
         }
         let changed = self.tree_of(&commit)? != self.tree_of(base)?;
-        let [files, added, removed] = self.counts(base, &commit)?;
+        let compared_with = self.start_of(base, &commit)?;
+        let [files, added, removed] = self.counts(&compared_with, &commit)?;
         self.sync()?;
         Ok(CollectedWork { commit, changed, files, added, removed, not_covered })
     }

@@ -4,7 +4,9 @@
 use clap::Subcommand;
 use jiff::Timestamp;
 use retake_agent::control::Mailbox;
-use retake_agent::fleet::{self, AgentOverview, Applied, FleetState, LeftTree, RecordedFleet};
+use retake_agent::fleet::{
+    self, AgentOverview, Applied, FleetError, FleetResult, FleetState, LeftTree, RecordedFleet,
+};
 use retake_agent::plan::AgentStopReason;
 use retake_agent::workspace::{Workspace, WorkspaceLock};
 use retake_store::Store;
@@ -117,18 +119,36 @@ pub(super) fn fleet(args: Args, project: &AgentProject) -> Result<Exit, Failure>
         }
         Some(Command::Stop(args)) => stop(&args, &last, project),
         Some(Command::Tell(args)) => tell(&args, &last, project),
-        Some(Command::Diff(args)) => diff(&args, &last, project),
-        Some(Command::Apply(args)) => apply(&args, &last, project),
+        Some(Command::Diff(args)) => {
+            diff(&args, &result(&last, &args.name, &store, project)?, project)
+        }
+        Some(Command::Apply(args)) => {
+            apply(&args, &result(&last, &args.name, &store, project)?, &store, project)
+        }
     }
 }
 
+/// The newest result of a name, which may be of a run before the last one.
+fn result(
+    last: &RecordedFleet,
+    name: &str,
+    store: &Store,
+    project: &AgentProject,
+) -> Result<FleetResult, Failure> {
+    match fleet::newest_result(store, &project.root, name)? {
+        Some(result) => Ok(result),
+        None => Err(not_named(last, name)),
+    }
+}
+
+fn not_named(last: &RecordedFleet, name: &str) -> Failure {
+    let names = names(last);
+    refused(format!("{name} is not one of the agents; choose from {names}"))
+}
+
 fn named(last: &RecordedFleet, name: &str) -> Result<usize, Failure> {
-    let names = last.plan.agents.iter().map(|agent| agent.name.as_str());
-    let found = names.clone().position(|known| known == name);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = names.collect();
-        refused(format!("{name} is not one of the agents; choose from {}", names.join(", ")))
-    })
+    let found = last.plan.agents.iter().position(|agent| agent.name == name);
+    found.ok_or_else(|| not_named(last, name))
 }
 
 fn workspace(
@@ -273,8 +293,9 @@ fn tell(args: &Tell, last: &RecordedFleet, project: &AgentProject) -> Result<Exi
     Ok(Exit::OK)
 }
 
-fn diff(args: &Diff, last: &RecordedFleet, project: &AgentProject) -> Result<Exit, Failure> {
-    let agent = named(last, &args.name)?;
+fn diff(args: &Diff, result: &FleetResult, project: &AgentProject) -> Result<Exit, Failure> {
+    let FleetResult { fleet: last, agent } = result;
+    let agent = *agent;
     let scratch = project.directories.loop_state.clone().unwrap_or_else(std::env::temp_dir);
     let colour = Palette::of_stdout().is_on();
     let mut namespace = None;
@@ -295,19 +316,37 @@ fn diff(args: &Diff, last: &RecordedFleet, project: &AgentProject) -> Result<Exi
     Ok(Exit::OK)
 }
 
-fn apply(args: &Apply, last: &RecordedFleet, project: &AgentProject) -> Result<Exit, Failure> {
-    let agent = named(last, &args.name)?;
-    let applied = fleet::apply(last, agent, &project.root, &project.run_context())
-        .map_err(|error| refused(fleet_messages::error(&error)))?;
+fn apply(
+    args: &Apply,
+    result: &FleetResult,
+    store: &Store,
+    project: &AgentProject,
+) -> Result<Exit, Failure> {
     let name = &args.name;
-    let said = match applied {
-        Applied::Done { branch } => format!("✓ The work of {name} is in {branch}\n"),
+    let context = project.run_context();
+    let failed = |error: FleetError| refused(fleet_messages::error(&error));
+    let (last, agent) = (&result.fleet, result.agent);
+    if last.agents[agent].work.as_ref().is_some_and(|work| !work.changed) {
+        term::data(format!("✓ {name} changed nothing\n").as_bytes())?;
+        return Ok(Exit::OK);
+    }
+    let said = match fleet::apply(last, agent, &project.root, &context).map_err(failed)? {
+        Applied::Done { branch } => {
+            if result.outcome() == Some(FleetOutcome::VerifyFailed) {
+                term::say(&fleet_messages::refused_by_gate(name));
+            }
+            format!("✓ The work of {name} is in {branch}\n")
+        }
         Applied::AlreadyThere { branch } => {
-            format!("✓ The work of {name} is in {branch} already\n")
+            let earlier = fleet::unmerged_result(store, &project.root, name, &context);
+            fleet_messages::already_there(name, &branch, earlier.map_err(failed)?.as_ref())
         }
         Applied::Conflict { paths } => {
             let paths = paths.join(", ");
-            return Err(refused(format!("it conflicts in {paths}; nothing was changed")));
+            let resolve = fleet_messages::resolve(result.id(), name);
+            return Err(refused(format!(
+                "it conflicts in {paths}; nothing was changed\n{resolve}"
+            )));
         }
         Applied::Refused { why } => return Err(refused(format!("{why}\nnothing was changed"))),
         Applied::NothingCollected => {

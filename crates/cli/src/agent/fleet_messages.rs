@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use retake_agent::display;
 use retake_agent::fleet::{
-    AgentPhase, FinishedAgent, FinishedFleet, FleetError, FleetEvent, FleetPlan, RecordedFleet,
-    StandIn, TargetCheckout, WhyClones,
+    AgentPhase, FinishedAgent, FinishedFleet, FleetError, FleetEvent, FleetPlan, FleetResult,
+    RecordedFleet, StandIn, TargetCheckout, WhyClones, result_reference,
 };
 use retake_agent::queue::{QueueStopReason, TaskEnd};
+use retake_types::LoopId;
 use retake_types::loop_record::agent::Spent;
 use retake_types::loop_record::fleet::{CollectedWork, FleetAgent, FleetLoopPlan, FleetOutcome};
 
@@ -168,9 +169,9 @@ pub(super) fn live(plan: &FleetPlan, spent: Spent) -> String {
 pub(super) fn event(event: &FleetEvent<'_>) -> Option<(String, bool)> {
     Some(match event {
         FleetEvent::Continued { interrupted, spent, time } => {
-            let used = format!("{} in {}", display::spent(*spent), display::time(*time));
+            let used = messages::used_before(*spent, *time);
             let what = if *interrupted { "run was interrupted" } else { "process died" };
-            (format!("Continuing the agents whose {what}; they had used {used}"), false)
+            (format!("Continuing the agents whose {what}; they had {used}"), false)
         }
         FleetEvent::AgentStarted { name, attempt: 1 } => {
             (format!("{name}: started in its own clone"), false)
@@ -186,6 +187,14 @@ pub(super) fn event(event: &FleetEvent<'_>) -> Option<(String, bool)> {
             TaskEnd::AlreadyComplete => (format!("{name}: the task was complete already"), false),
             TaskEnd::NotStarted { why } => (format!("{name} was not started: {why}"), true),
         },
+        FleetEvent::EarlierResult { name, outcome } => {
+            let why = outcome.map_or("abandoned", FleetOutcome::as_str);
+            let told = format!(
+                "{name}: its result of the last run was not merged ({why}); it is merged again, \
+                 --again starts the task again"
+            );
+            (told, false)
+        }
         FleetEvent::Merging { .. } | FleetEvent::Tick { .. } => return None,
         FleetEvent::Verifying { name, merged } => {
             let what = if *merged { "the merged result" } else { "its result in a clean clone" };
@@ -241,6 +250,28 @@ fn settled(
     }
     if let Some(why) = why.filter(|_| outcome.failed()) {
         text += &format!("\n{}", indented(why));
+    }
+    text
+}
+
+/// How a person resolves the conflict of a result.
+pub(super) fn resolve(fleet: LoopId, agent: &str) -> String {
+    format!("→ Resolve it: git merge {}", result_reference(fleet, agent))
+}
+
+/// What to say before the work of an agent is merged that the gate refused.
+pub(super) fn refused_by_gate(name: &str) -> String {
+    let outcome = FleetOutcome::VerifyFailed.as_str();
+    format!("⚠️ {name}: its work did not pass the gate ({outcome})")
+}
+
+/// The work of an agent is in the branch, and that of an earlier run may not be.
+pub(super) fn already_there(name: &str, branch: &str, earlier: Option<&FleetResult>) -> String {
+    let mut text = format!("✓ The work of {name} is in {branch} already\n");
+    if let Some(earlier) = earlier {
+        let why = earlier.outcome().map_or("abandoned", FleetOutcome::as_str);
+        let reference = result_reference(earlier.id(), name);
+        text += &format!("→ Its result of an earlier run is not ({why}): git merge {reference}\n");
     }
     text
 }
@@ -318,8 +349,12 @@ pub(super) fn finished(finished: &FinishedFleet) -> String {
     }
     for agent in &finished.agents {
         let name = &agent.agent.name;
-        if agent.outcome.is_some_and(FleetOutcome::failed) && agent.work.is_some() {
+        let changed = agent.work.as_ref().is_some_and(|work| work.changed);
+        if agent.outcome.is_some_and(FleetOutcome::failed) && changed {
             text += &format!("\n→ Look at it: retake agent fleet diff {name}");
+            if agent.outcome == Some(FleetOutcome::Conflict) {
+                text += &format!("\n{}", resolve(finished.id, name));
+            }
         } else if let (Some(FleetOutcome::Kept), Some(branch)) = (agent.outcome, &agent.branch) {
             text += &format!("\n→ Take it: git merge {branch}");
         } else if agent.outcome == Some(FleetOutcome::Kept) && !finished.chosen {

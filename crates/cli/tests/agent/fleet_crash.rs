@@ -111,7 +111,8 @@ fn an_interrupted_agent_continues_in_its_tree() {
     let again = called(sandbox.command(RETAKE).args(WORDS));
     assert_eq!(again.code, 0, "{}", again.snapshot());
     assert!(
-        again.stdout.contains("Continuing the agents whose process died"),
+        again.stdout.contains("Continuing the agents whose process died; they had worked for ")
+            && again.stdout.contains("; no cost was reported\n"),
         "{}",
         again.snapshot()
     );

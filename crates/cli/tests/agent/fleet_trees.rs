@@ -60,8 +60,10 @@ fn confined_agents_find_their_tree_in_place_of_the_project_and_write_nowhere_els
 #[test]
 fn confined_agents_that_commit_everything_commit_no_workspace() {
     let script = "echo $RETAKE_AGENT > out-$RETAKE_AGENT; complete; git add -A; git commit -qm x";
-    // Excluded files can be added by force.
-    let forced = format!("{script}; git add -f .agent; git commit -qm forced");
+    // Excluded files can be added by force, and tracked ones removed.
+    let forced = format!(
+        "{script}; git add -f .agent; git rm -q --cached .agent/config.yml; git commit -qm forced"
+    );
     let sandbox = project(&[("one", script), ("two", script), ("three", &forced)]);
     if !sandbox.can_be_confined() {
         return;
@@ -86,6 +88,9 @@ fn confined_agents_that_commit_everything_commit_no_workspace() {
     let history = format!("mine..refs/retake/fleet/{id}/two/result");
     let history = sandbox.git(&["log", "--format=", "--name-only", &history]);
     assert_eq!(history, "out-two", "not even in between");
+    let last =
+        sandbox.git(&["log", "-1", "--format=%s", &format!("refs/retake/fleet/{id}/three/result")]);
+    assert_eq!(last, "Undo changes of agent three to .agent");
     // The user's own files of the workspaces are in nobody's way.
     sandbox.git(&["merge", "--ff-only", "-q", "main"]);
     assert!(sandbox.project().join("out-one").exists());

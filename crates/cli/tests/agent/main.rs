@@ -17,6 +17,7 @@ mod fallback;
 mod fleet;
 mod fleet_crash;
 mod fleet_kills;
+mod fleet_repeated;
 mod fleet_submodules;
 mod fleet_trees;
 mod gate;
