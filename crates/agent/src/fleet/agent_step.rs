@@ -99,7 +99,8 @@ impl Fleet<'_> {
             (None, Some(allowance)) => {
                 self.record(&FleetEntry::Running { agent: number, attempt })?;
                 (self.front.event)(FleetEvent::AgentStarted { name: self.name(agent), attempt });
-                let begun = recorded.as_ref().is_some_and(|recorded| recorded.running);
+                let begun = recorded.as_ref().is_some_and(|recorded| recorded.running)
+                    && self.has_loop(agent);
                 let again = attempt > 1 || begun;
                 let task = self.run_loop(self.place(agent, &tree, again, allowance), agent);
                 if matches!(task.end, TaskEnd::AlreadyComplete) {
@@ -156,6 +157,14 @@ impl Fleet<'_> {
         // Its cost is in the record already.
         let end = TaskEnd::Stopped { reason, loop_id: Some(id) };
         Some(TaskReport { end, spent: Spent::default() })
+    }
+
+    /// Whether a dead runner had started a loop of this agent: a task that was complete before has none.
+    fn has_loop(&self, agent: usize) -> bool {
+        let (fleet, name) = (self.id.to_string(), self.workspaces[agent].name().as_str());
+        let loops = self.recorder.read(|store| recorded_loop::loops_in_queue(store, &fleet));
+        // Without a readable record it may have.
+        loops.map_or(true, |loops| loops.iter().any(|(workspace, _)| workspace == name))
     }
 
     /// Ends an agent's loop that a dead runner left and that will not continue.

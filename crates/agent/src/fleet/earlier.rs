@@ -14,7 +14,7 @@ use retake_types::loop_record::agent::AgentLoopPlan;
 use retake_types::loop_record::fleet::{CollectedWork, FleetLoopPlan, FleetOutcome};
 
 use super::event::FleetEvent;
-use super::git::{FleetGit, FleetGitError, MainRepository};
+use super::git::{FleetGit, FleetGitError, GitCall, MainRepository};
 use super::record::{RecordedFleet, fleets};
 use super::run::Fleet;
 use super::setup::FleetError;
@@ -116,6 +116,15 @@ pub fn unmerged_result(
 }
 
 impl FleetGit<'_> {
+    /// The commit from which a result differs by its own changes only: the base of its fleet, or for a
+    /// result of an earlier fleet what both have.
+    pub(super) fn start_of(&mut self, base: &str, commit: &str) -> Result<String, FleetGitError> {
+        let top = self.main.top.clone();
+        let said = self.run(GitCall::new(&top, &["merge-base", base, commit]))?;
+        // An agent may have made a history of its own.
+        Ok(if said.code == 0 { said.text() } else { base.to_owned() })
+    }
+
     /// Whether a branch does not contain a commit that exists.
     fn lacks(&mut self, branch: &str, commit: &str) -> Result<bool, FleetGitError> {
         Ok(self.commit(commit)?.is_some() && !self.is_ancestor(commit, branch)?)

@@ -282,14 +282,6 @@ impl<'a> FleetGit<'a> {
         self.tell(&["rev-parse", "--verify", &format!("{commit}^{{tree}}")])
     }
 
-    /// The commit from which a result differs by its own changes only: the base of its fleet, or for a
-    /// result of an earlier fleet what both have.
-    pub(super) fn start_of(&mut self, base: &str, commit: &str) -> Result<String, FleetGitError> {
-        let said = self.ask(&["merge-base", base, commit])?;
-        // An agent may have made a history of its own.
-        Ok(if said.code == 0 { said.text() } else { base.to_owned() })
-    }
-
     /// The branch that the user has checked out; `None` on a detached HEAD.
     pub(super) fn head_branch(&mut self) -> Result<Option<String>, FleetGitError> {
         let said = self.ask(&["symbolic-ref", "--quiet", "--short", "HEAD"])?;

@@ -172,6 +172,30 @@ fn merges_and_conflicts_survive_a_kill_at_every_even_step() {
 }
 
 #[test]
+fn a_result_of_the_last_run_is_merged_after_a_kill_at_any_step() {
+    let commit = format!("{NOTE}touch $RETAKE_AGENT; git add .; git commit -qm x; note HEAD");
+    let sandbox = project(&[("one", &commit), ("two", &commit)]);
+    let gate = "case $PWD in *gate.tree) test -e $HOME/ok;; esac";
+    let words = ["agent", "run", "one", "two", "--jobs", "1", "--merge-into", "main", "--verify"];
+    let words = [&words[..], &[gate]].concat();
+    assert_eq!(sandbox.retake(&words).code, 1);
+    assert_eq!(states(&sandbox), "one verify_failed, two verify_failed");
+    assert_eq!(sandbox.sh("touch $HOME/ok").code, 0);
+    let scene = Scene {
+        sandbox,
+        words,
+        code: 0,
+        finished: |sandbox| fleet_is_over(sandbox) && !states(sandbox).contains("verify_failed"),
+        end: |sandbox| {
+            assert_eq!(states(sandbox), "one merged, two merged");
+            assert_eq!(sandbox.git(&["ls-tree", "--name-only", "main", "one", "two"]), "one\ntwo");
+            assert_eq!(sandbox.calls(), 2, "no agent worked again");
+        },
+    };
+    scene.kill_at_every_step(1, 2);
+}
+
+#[test]
 fn one_of_several_tries_is_kept_after_a_kill_at_every_step() {
     let scene = trying("3", &[], |sandbox| {
         assert!(states(sandbox).starts_with("flaky-1 verify_failed, flaky-2 kept, flaky-3 "));
