@@ -105,6 +105,26 @@ fn under_cargo_test() {
     reproduces(&project, &text);
 }
 
+/// The first example of the guide, as a reader copies it.
+fn example_of_the_guide() -> String {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/first.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let (_, example) = guide.split_once("A complete `src/lib.rs`:\n").unwrap();
+    let lines = example.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+    lines.map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect()
+}
+
+#[test]
+fn the_example_of_the_guide_is_a_library_without_warnings() {
+    let project = Project::copy("stranger-guide");
+    fs::write(project.directory.join("src/lib.rs"), example_of_the_guide()).unwrap();
+    let (output, text) = project.cargo(&["build"]);
+    assert!(output.status.success() && !text.contains("warning"), "{text}");
+    let (output, text) = project.cargo(&["test", "--lib"]);
+    assert!(output.status.success() && !text.contains("warning"), "{text}");
+    assert!(text.contains("1 passed; 0 failed"), "{text}");
+}
+
 #[test]
 fn under_nextest() {
     let project = Project::copy("stranger-nextest");

@@ -538,3 +538,116 @@ fn where_it_got_better_the_last_bad_and_the_first_good_are_named() {
     let (answer, _) = search(by_exit(16, 0, 15), |i| Observation::Exit(i32::from(i >= 6)));
     assert_eq!(answer.changed_at().map(String::as_str), Some("p6"));
 }
+
+#[test]
+fn a_stored_change_between_ends_that_are_alike_is_no_answer_but_a_note() {
+    for stored in [2, 6, 9] {
+        let mut bisect = by_exit(16, 0, 15);
+        for i in 0..16 {
+            let runs = if i == 15 { 2 } else { stored };
+            let exit = Observation::Exit(i32::from((5..11).contains(&i)));
+            (0..runs).for_each(|_| bisect.observe(&format!("p{i}"), exit));
+        }
+        let (answer, _) = search(bisect, |i| Observation::Exit(i32::from((5..11).contains(&i))));
+        assert_eq!((&answer.last_good, &answer.first_bad), (&None, &None), "{answer:?}");
+        assert!(
+            answer.sentence.starts_with("p15 is given as bad and passed "),
+            "{}",
+            answer.sentence
+        );
+        let note = format!(
+            "; between the two it changes: p4 passed {stored} of {stored} runs, and p5 failed \
+             {stored} of {stored} runs: search between these"
+        );
+        assert!(answer.sentence.ends_with(&note), "{}", answer.sentence);
+    }
+}
+
+/// Ratios of a bad end around a change, as normal quantiles, in an order without a trend.
+fn scattered(change: f64, noise: f64, run: usize) -> Observation {
+    let quantiles = [0.0, 1.28, -0.84, 0.52, -1.64, 0.25, 1.64, -0.52, 0.84, -0.25, -1.28];
+    let value = 100.0 * (change.ln() + noise * quantiles[run % quantiles.len()]).exp();
+    Observation::Value { value, beside: 100.0 }
+}
+
+#[test]
+fn a_difference_beyond_the_threshold_is_searched_though_single_runs_scatter_around_it() {
+    let judge = Judge::Metric { threshold: Some(0.05) };
+    let settings = BisectSettings { most_samples: 120, ..BisectSettings::new(judge) };
+    let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
+    let mut runs = 0;
+    let (answer, _) = search(bisect, |i| {
+        runs += 1;
+        scattered(if i >= 6 { 1.075 } else { 1.0 }, 0.042, runs)
+    });
+    assert!(answer.last_good.is_some(), "{}", answer.sentence);
+    assert_eq!(ends(&answer), (5, 6));
+    assert!(answer.confidence >= 0.95, "{answer:?}");
+}
+
+#[test]
+fn an_interval_beyond_the_threshold_is_never_said_to_leave_the_difference_open() {
+    let settings = BisectSettings::new(Judge::Metric { threshold: Some(0.05) });
+    let mut bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
+    // Two thirds of the ratios are just above the threshold, the others far below.
+    for run in 0..45 {
+        let value = if run % 3 == 0 { 90.0 } else { 106.0 };
+        bisect.observe("p15", Observation::Value { value, beside: 100.0 });
+    }
+    let (answer, _) = search(bisect, |_| unreachable!());
+    assert_eq!(answer.last_good, None);
+    for part in [
+        "p15 measures +6.0 % against p0 (95 % interval +",
+        "45 pairs of runs), more than --threshold 5 %, but single runs scatter too much around 5 %",
+        "--threshold 3% is easier to decide, and --samples 180 measures more",
+    ] {
+        assert!(answer.sentence.contains(part), "{part}: {}", answer.sentence);
+    }
+}
+
+#[test]
+fn more_samples_are_advised_than_there_are() {
+    let settings = BisectSettings::new(Judge::Metric { threshold: Some(0.05) });
+    let mut bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
+    // As many above the threshold as below.
+    (0..120).for_each(|run| bisect.observe("p15", scattered(1.05, 0.04, run)));
+    let (answer, _) = search(bisect, |_| unreachable!());
+    assert!(answer.sentence.contains("not sure whether"), "{}", answer.sentence);
+    assert!(answer.sentence.contains("--samples 480 measures more"), "{}", answer.sentence);
+}
+
+#[test]
+fn a_bad_end_that_is_certainly_better_is_reported_though_the_threshold_is_not_decided() {
+    let judge = Judge::Metric { threshold: Some(0.05) };
+    let better = Some(retake_types::Better::Lower);
+    for change in [0.925, 0.955] {
+        let settings = BisectSettings { better, ..BisectSettings::new(judge) };
+        let bisect = Bisect::new(names(16), "p0", "p15", settings).unwrap();
+        let mut runs = 0;
+        let (answer, _) = search(bisect, |_| {
+            runs += 1;
+            scattered(change, 0.042, runs)
+        });
+        for part in ["p15 is given as bad and is better than p0 (-", "exchange --good and --bad"] {
+            assert!(answer.sentence.contains(part), "{part}: {}", answer.sentence);
+        }
+    }
+}
+
+#[test]
+fn an_abbreviated_commit_is_named_once() {
+    let sha = "f1365cf0f1365cf0f1365cf0f1365cf0f1365cf0";
+    let points = vec![sha.to_owned(), "p1".to_owned()];
+    let settings = BisectSettings::new(Judge::ExitCode);
+    let bisect = Bisect::new(points, sha, "p1", settings).unwrap();
+    let mut bisect = bisect.with_given_names("f1365cf", "p1");
+    while let Some(point) = bisect.next_point().map(str::to_owned) {
+        bisect.observe(&point, Observation::Exit(1));
+    }
+    let answer = bisect.answer("code");
+    assert!(
+        answer.sentence.starts_with(&format!("{sha} is given as good and failed")),
+        "{}",
+        answer.sentence
+    );
+}

@@ -2,17 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up has failed")]
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use proptest::prelude::*;
 use retake_matrix::config::{Config, Order};
 use retake_matrix::plan::{
-    CellSchedule, CellStep, CellStepKind, FilterError, Identity, Matrix, PastRun, Sampler,
-    ScheduleMode, ScheduleOptions, Selector, SelectorError, Shot, baselines,
+    CellSchedule, CellStep, CellStepKind, ComparedPairs, FilterError, Identity, Matrix, PastRun,
+    Sampler, ScheduleMode, ScheduleOptions, Selector, SelectorError, Shot, baselines,
 };
 use retake_matrix::random::Random;
-use retake_matrix::stats::{Criteria, Verdict};
+use retake_matrix::stats::{Criteria, Gate, Verdict};
 use retake_runner::loop_driver::Next;
 use retake_types::loop_record::matrix::CellKey;
 use retake_types::{LoopId, RunId};
@@ -546,6 +546,33 @@ fn workloads_are_compared_only_where_nothing_else_varies() {
     let all = pairs("code: {refs: [v1, v2]}\nchrome: {versions: [m120, m121]}\n");
     assert_eq!(all.len(), 8, "{all:?}");
     assert!(all.iter().all(|pair| !pair.starts_with("size")), "{all:?}");
+}
+
+#[test]
+fn a_gate_with_a_ref_compares_with_that_ref_only() {
+    let text = "command: x\niterations: 1\ncode: {refs: [v1, v2, v3]}\n\
+                axes: {op: [insert, lookup], size: [small, large]}\n";
+    let matrix = Matrix::of(&Config::read(Path::new("m.yml"), text).unwrap());
+    let varying = matrix.varying_axes();
+    let compared = |gates: &[&str]| {
+        let gates: Vec<Gate> = gates.iter().map(|gate| gate.parse().unwrap()).collect();
+        let pairs = ComparedPairs::of(&matrix, &gates, &HashSet::new()).pairs;
+        let names = |&(a, b): &(usize, usize)| {
+            let names = matrix.pair_names(a, b, &varying);
+            (names.a, names.b)
+        };
+        let mut pairs: Vec<(String, String)> = pairs.iter().map(names).collect();
+        assert_eq!(pairs.len() % 4, 0, "once for each op and size: {pairs:?}");
+        pairs.sort();
+        pairs.dedup();
+        pairs.iter().map(|(a, b)| format!("{a} {b}")).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(compared(&[]), "v1 v2, v1 v3");
+    assert_eq!(compared(&["slower:5%", "failed"]), "v1 v2, v1 v3");
+    assert_eq!(compared(&["slower:5%@v2"]), "v2 v1, v2 v3");
+    // Failures need no comparison with the first ref.
+    assert_eq!(compared(&["failed", "slower:5%@v2", "unsure@v2"]), "v2 v1, v2 v3");
+    assert_eq!(compared(&["slower:5%@v2", "unsure"]), "v1 v2, v1 v3, v2 v1, v2 v3");
 }
 
 #[test]

@@ -80,7 +80,9 @@ pub(super) fn history(args: &Args, store: Option<&Path>) -> Result<Exit, Failure
             let text = search(&history, series, ends, change.verdict == Verdict::Faster);
             term::say(&shown.text(&text));
         }
-        if let Some(gap) = series.open_gap().filter(|_| series.changes.is_empty()) {
+        // Enough runs without a conclusive change are no reason to search.
+        let few = series.too_few(history.fewest).is_some() && series.changes.is_empty();
+        if let Some(gap) = series.open_gap().filter(|_| few) {
             let improved = gap.is_more == (history.better == Better::Higher);
             let ends = (gap.before.as_str(), gap.after.as_str());
             term::say(&shown.text(&search(&history, series, ends, improved)));

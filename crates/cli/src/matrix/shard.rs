@@ -100,9 +100,10 @@ impl ShardPart {
         let parts: BTreeSet<usize> = self.plan.cells.iter().map(|(_, part)| *part).collect();
         term::say(&format!(
             "shard {} has no cells: those that are compared with each other stay in one shard, and \
-             there are {} such groups; --together AXIS names what is compared",
+             there {} {} of such cells; --together AXIS names what is compared",
             self.shard,
-            parts.len()
+            if parts.len() == 1 { "is" } else { "are" },
+            term::count(parts.len() as u64, "group")
         ));
         if self.bundle.is_some() {
             let store = project.context.project.open_store(&project.context.notify)?;

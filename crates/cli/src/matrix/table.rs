@@ -1,7 +1,7 @@
 //! The table at the end of a run: one line per cell.
 
 use retake_matrix::driver::CellRow;
-use retake_matrix::stats::{Comparison, value_text};
+use retake_matrix::stats::{Comparison, changes_heading, value_text};
 
 use crate::term::{self, Cell, Column, Palette, Table, cut};
 
@@ -13,8 +13,6 @@ pub(super) const NO_INTERVAL: &str = "a 95 % interval needs at least 6 runs\n";
 const MOST: usize = 60;
 /// Width of the longest bar; a last column of this width is never cut.
 const BAR: usize = 16;
-/// A longer name of the baseline does not fit above its column.
-const BASELINE: usize = 24;
 /// On a terminal a name takes at most this fraction of a line: one third.
 const NAME_PART: usize = 3;
 
@@ -26,7 +24,10 @@ pub(super) fn render(
     rows: &[CellRow],
     width: Option<usize>,
 ) -> String {
-    let against = format!("against {}", baseline(rows));
+    let against = match rows.iter().any(|row| row.against.is_some()) {
+        true => "change".to_owned(),
+        false => changes_heading(rows.iter().map(|row| row.change.as_ref())),
+    };
     let changes = rows.iter().any(|row| row.change.is_some());
     let any_failed = rows.iter().any(|row| row.failed > 0);
     let mut columns = vec![
@@ -104,14 +105,6 @@ fn line(
 /// A bar for a fraction of 1.
 pub(super) fn bar(part: Option<f64>, longest: usize) -> String {
     "█".repeat((part.unwrap_or(0.0).max(0.0) * longest as f64).round() as usize)
-}
-
-/// The name of the common baseline, if all cells have the same one and it is short. Rows with
-/// baselines along different axes name them.
-fn baseline(rows: &[CellRow]) -> &str {
-    let mut names = rows.iter().filter_map(|row| Some(row.change.as_ref()?.a.as_str()));
-    let first = names.next().filter(|name| name.chars().count() <= BASELINE);
-    first.filter(|first| names.all(|name| name == *first)).unwrap_or("the first")
 }
 
 /// The size of a change and its verdict; if it is not decided, how many more runs would decide it.

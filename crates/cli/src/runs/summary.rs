@@ -41,7 +41,11 @@ enum Annotations {
 }
 
 pub(super) fn summary(args: &Args, record: &Record) -> Result<Exit, Failure> {
-    let store = record.read_marked()?;
+    // As with an export: the step of a job that shows results also runs if nothing was started.
+    let Some(store) = record.read_marked_if_any()? else {
+        record.say_empty("nothing was recorded yet; there is nothing to summarise", None);
+        return Ok(Exit::OK);
+    };
     let mut runs = Vec::new();
     for id in &args.ids {
         runs.push(record::find(&store, id)?);
@@ -127,9 +131,10 @@ fn markdown(run: &Run) -> String {
 }
 
 fn annotations(run: &Run) -> Vec<String> {
+    let cwd = run.intent.working_directory();
     let annotated = |test: &&TestDetail| {
         let error = test.error.as_deref().unwrap_or_default();
-        let place = place(error);
+        let place = place(error, &cwd);
         let file = place.as_ref().map(|(file, line)| (file.as_str(), *line));
         let message = test.headline().unwrap_or("failed");
         ci_files::github_error(file, &format!("test failed: {}", test.name), message)
@@ -143,15 +148,31 @@ fn annotations(run: &Run) -> Vec<String> {
     lines
 }
 
-/// The first `file:line` in an error that is in the project.
-fn place(error: &str) -> Option<(String, u64)> {
-    error.split(|c: char| c.is_whitespace() || "()'\"`,".contains(c)).find_map(|word| {
-        let mut parts = word.split(':');
-        let (file, line) = (parts.next()?, parts.next()?.parse().ok()?);
-        let is_file = file.rsplit('/').next().is_some_and(|name| name.contains('.'));
-        let inside = !file.starts_with('/') && !file.split('/').any(|part| part == "..");
-        (is_file && inside && line > 0).then(|| (file.to_owned(), line))
+/// The first place in an error that is in the directory of the run: `file:line`, or what Python writes.
+fn place(error: &str, cwd: &str) -> Option<(String, u64)> {
+    error.lines().find_map(|line| {
+        python_place(line, cwd).or_else(|| {
+            line.split(|c: char| c.is_whitespace() || "()'\"`,".contains(c)).find_map(|word| {
+                let word = word.strip_prefix("file://").unwrap_or(word);
+                let mut parts = word.split(':');
+                in_project(parts.next()?, parts.next()?, cwd)
+            })
+        })
     })
+}
+
+/// `File "test_a.py", line 4, in test_x`
+fn python_place(line: &str, cwd: &str) -> Option<(String, u64)> {
+    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    in_project(file, rest.split(',').next()?, cwd)
+}
+
+fn in_project(file: &str, line: &str, cwd: &str) -> Option<(String, u64)> {
+    let line = line.parse().ok().filter(|line| *line > 0)?;
+    let file = file.strip_prefix(cwd).and_then(|file| file.strip_prefix('/')).unwrap_or(file);
+    let is_file = file.rsplit('/').next().is_some_and(|name| name.contains('.'));
+    let inside = !file.starts_with('/') && !file.split('/').any(|part| part == "..");
+    (is_file && inside).then(|| (file.to_owned(), line))
 }
 
 #[cfg(test)]
@@ -161,8 +182,15 @@ mod tests {
     #[test]
     fn the_place_of_an_error_is_found_if_it_is_in_the_project() {
         let rust = "thread 'works' panicked at src/lib.rs:17:5:\nassertion failed";
+        let place = |error| place(error, "/w/project");
         assert_eq!(place(rust), Some(("src/lib.rs".to_owned(), 17)));
         assert_eq!(place("tests/test_a.py:3: AssertionError"), Some(("tests/test_a.py".into(), 3)));
         assert_eq!(place("at /usr/lib/x.py:3 and ../y.rs:4 and a:b at 10:30"), None);
+        let python = "Traceback (most recent call last):\n  File \"/usr/lib/unittest/case.py\", line 9, in run\n  \
+                      File \"/w/project/test_cart.py\", line 4, in test_refund\nAssertionError: 1 != -1";
+        assert_eq!(place(python), Some(("test_cart.py".to_owned(), 4)));
+        let node = "at TestContext.<anonymous> (file:///w/project/test/a.test.js:5:10)";
+        assert_eq!(place(node), Some(("test/a.test.js".to_owned(), 5)));
+        assert_eq!(place("at /w/project2/a.py:3, /w/project/../x.py:1"), None);
     }
 }

@@ -184,6 +184,16 @@ const HANGS: &str = "=== test session starts ===\ncollected 3 items\n\n\
     tests/test_a.py::test_bad FAILED [ 33%]\ntests/test_a.py::test_good PASSED [ 66%]\n\
     tests/test_hang.py::test_hang ";
 
+/// A step of a CI job that shows results also runs if nothing was started.
+#[test]
+fn a_summary_of_nothing_is_no_error() {
+    let sandbox = Sandbox::new();
+    let none = sandbox.retake(&["runs", "summary", "last", "--annotations", "github"]);
+    assert_eq!((none.code, none.stdout.as_str()), (0, ""), "{}", none.snapshot());
+    let said = "retake: nothing was recorded yet; there is nothing to summarise\n";
+    assert_eq!(none.stderr, said);
+}
+
 #[test]
 fn a_test_that_the_timeout_ended_is_an_error_everywhere() {
     let sandbox = Sandbox::new();

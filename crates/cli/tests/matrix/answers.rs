@@ -212,6 +212,29 @@ fn the_commit_that_is_checked_out_is_measured_against_a_branch() {
 }
 
 #[test]
+fn a_gate_with_a_ref_compares_with_it_alone_and_the_table_says_so() {
+    let env = Env::with_commits(&["100", "101", "150"]);
+    env.config(&format!(
+        "{LOAD}iterations: 10\ncode: {{refs: [v1, v2, v3]}}\naxes: {{size: [1, 2]}}\n"
+    ));
+    let gate = ["--metric", "load", "--fail-if", "slower:5%@v2"];
+    let ran = env.expect(1, &[&["run", "--json"][..], &gate].concat()).json();
+    let ran = ran["comparisons"].clone();
+    assert_eq!(ran.as_array().unwrap().len(), 4, "{ran}");
+    let compared = env.expect(1, &[&["compare", "--json"][..], &gate].concat()).json();
+    assert_eq!(compared["comparisons"], ran);
+    let shown = env.expect(1, &[&["run"][..], &gate].concat());
+    let head = shown.stdout.lines().next().unwrap();
+    assert!(head.contains("against v2"), "{}", shown.stdout);
+    let of = |reference: &str| {
+        let rows = shown.stdout.lines().filter(|line| line.contains(&format!("code={reference} ")));
+        rows.filter(|line| line.contains(" %  ")).count()
+    };
+    assert_eq!((of("v1"), of("v2"), of("v3")), (2, 0, 2), "{}", shown.stdout);
+    assert!(shown.stdout.contains("+48."), "{}", shown.stdout);
+}
+
+#[test]
 fn pairs_of_several_sessions_are_one_whole_if_each_lies_in_one() {
     let env = Env::with_commits(&["100", "130"]);
     let config = |extra: &str| {
@@ -376,6 +399,32 @@ fn an_axis_of_ones_own_is_searched_in_its_order() {
     let status = env.status();
     let ran_a = status["cells"].as_array().unwrap().iter().filter(|c| c["axes"]["m"] == "a");
     assert!(ran_a.clone().all(|cell| cell["runs"].as_array().unwrap().is_empty()));
+}
+
+#[test]
+fn a_search_says_with_which_values_of_the_other_axes_it_ran() {
+    let env = Env::bare();
+    env.config(
+        "command: 'test $AXIS_N -lt 4'\niterations: 1\n\
+         axes: {n: [1, 2, 3, 4, 5, 6], op: [insert, lookup], size: [small, large]}\n",
+    );
+    let search = |more: &[&str], code| {
+        env.expect(code, &[&["bisect", "--axis", "n"][..], more].concat()).stdout
+    };
+    let ends = ["--good", "1", "--bad", "6"];
+    let found = search(&ends, 0);
+    let first = "with op=insert size=small (the first values; --axis selects others): ";
+    assert!(found.starts_with(&format!("{first}3 is the last good")), "{found}");
+    let some = search(&[&ends[..], &["--axis", "op=lookup"]].concat(), 0);
+    let first_size = "with op=lookup size=small (the first of size; --axis selects others): ";
+    assert!(some.starts_with(first_size), "{some}");
+    let chosen = ["--axis", "op=lookup", "--axis", "size=large"];
+    let all = search(&[&ends[..], &chosen].concat(), 0);
+    assert!(all.starts_with("with op=lookup size=large: 3 is the last good"), "{all}");
+    let refused = search(&["--good", "1", "--bad", "2"], 1);
+    assert!(refused.starts_with(&format!("{first}2 is given as bad")), "{refused}");
+    let json = env.expect(0, &[&["bisect", "--axis", "n", "--json"][..], &ends].concat()).json();
+    assert_eq!(json["at"], "op=insert size=small", "{json}");
 }
 
 #[test]

@@ -116,6 +116,17 @@ fn a_history_of_few_runs_says_how_many_are_missing_and_what_was_not_measured() {
 }
 
 #[test]
+fn without_a_possible_change_a_history_names_no_search() {
+    let env = Env::with_commits(&["100", "100", "100"]);
+    load(&env, 10, "v1, v3");
+    env.expect(0, &["run", "-q"]);
+    let text = env.expect(0, &["history", "--metric", "load"]);
+    assert!(text.stdout.contains("no conclusive change of load"), "{}", text.stdout);
+    assert!(text.stdout.contains("1 commit between "), "{}", text.stdout);
+    assert!(!text.stderr.contains("matrix bisect"), "{}", text.stderr);
+}
+
+#[test]
 fn a_history_needs_commits_and_results() {
     let env = Env::bare();
     env.config("command: 'true'\niterations: 1\n");

@@ -54,7 +54,10 @@ impl Ledger {
         if flaw != Some(Flaw::KeepsTheTail) {
             log.set_len(whole as u64)?;
         }
-        Ok(Self { directory: directory.to_owned(), flaw, log, values, late: None })
+        let ledger = Self { directory: directory.to_owned(), flaw, log, values, late: None };
+        // The name of a new log.
+        ledger.sync(&File::open(directory)?)?;
+        Ok(ledger)
     }
 
     pub fn values(&self) -> &[u64] {

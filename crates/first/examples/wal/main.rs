@@ -33,6 +33,6 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    survive::survives_every_crash(flaw);
+    survive::survives_every_crash(first::Model::Kill, flaw);
     ExitCode::SUCCESS
 }

@@ -79,6 +79,10 @@ pub(crate) fn replay(
         .map_err(|error| error.to_string())?
         .ok_or_else(|| format!("the recording has no state {key}"))?;
     let states = StateDirectories::replayed(recording).map_err(|error| told(&error))?;
+    say(&format!(
+        "state {key} of a recording: the workload is not run; after changing it, run the test without {}",
+        variables::REPLAY
+    ));
     let model_test = ModelTest::new(session, dirs, events, &states);
     let log = dirs.check_log("state");
     let begun = Instant::now();
@@ -118,6 +122,8 @@ struct Explored {
     tried: u64,
     failed: u64,
     coverage: String,
+    /// The operation before the state that failed, if states after it were not tried.
+    stopped_at: Option<u32>,
 }
 
 impl Explored {
@@ -174,8 +180,18 @@ impl<'a> ModelTest<'a> {
     /// Reports the findings. The error is the message to fail the test with.
     fn report(&self, explored: &Explored) -> Result<(), String> {
         let model = self.session.options.model;
-        let Explored { findings, reasons, tried, coverage, .. } = explored;
+        let Explored { findings, reasons, tried, coverage, stopped_at, .. } = explored;
         say(&format!("{model}: {coverage}"));
+        if let Some(operation) = stopped_at {
+            let place = match operation {
+                0 => "before op 1".to_owned(),
+                operation => format!("at op {operation}"),
+            };
+            say(&format!(
+                "stopped {place}; {}=1 tries the states after it, too",
+                variables::KEEP_GOING
+            ));
+        }
         if findings.is_empty() {
             say(&format!("{model}: all {} passed", count(*tried, "state")));
             return Ok(());
@@ -201,15 +217,20 @@ impl<'a> ModelTest<'a> {
         let options = options(self.session);
         let wrong = |error: model::BadGlob| error.to_string();
         let mut explainer = Explainer::new(recording, model, &options).map_err(wrong)?;
-        let mut states = CrashStates::new(recording, model, options).map_err(wrong)?;
+        let states = CrashStates::new(recording, model, options).map_err(wrong)?;
         let test = self.session.options;
         let keep_going = self.session.variables.keep_going.unwrap_or(test.keep_going);
         let last = test.max_crashes.unwrap_or(usize::MAX);
         let (mut tried, mut failed, mut reasons, mut broken) = (0, 0, Vec::new(), None);
-        let wanted = states.by_ref().filter(|state| state.key.point.operation as usize <= last);
+        let coverage = states.coverage().to_string();
+        let mut taken = 0;
+        let mut wanted = states
+            .filter(|state| state.key.point.operation as usize <= last)
+            .inspect(|_| taken += 1);
+        let mut failed_at = None;
         in_parallel(
             test.jobs,
-            wanted,
+            wanted.by_ref(),
             |_, state: &CrashState| {
                 let begun = Instant::now();
                 self.check_state(state, None).map(|check| (check, begun.elapsed()))
@@ -223,6 +244,7 @@ impl<'a> ModelTest<'a> {
                     Ok((Check::Passed { .. }, _)) => ControlFlow::Continue(()),
                     Ok((Check::Failed { reason }, _)) => {
                         failed += 1;
+                        failed_at = Some(state.key.point.operation);
                         let kind = |reason: &str| FailureKind::new("", reason);
                         let fails = |state: &CrashState| match self.check_state(state, None) {
                             Ok(Check::Failed { reason }) => Some(kind(&reason)),
@@ -244,8 +266,10 @@ impl<'a> ModelTest<'a> {
         if let Some(broken) = broken {
             return Err(broken);
         }
-        let coverage = states.coverage().to_string();
-        Ok(Explored { findings: explainer.findings(), reasons, tried, failed, coverage })
+        let untried = wanted.next().is_some() || taken > tried;
+        let stopped_at = failed_at.filter(|_| untried);
+        let findings = explainer.findings();
+        Ok(Explored { findings, reasons, tried, failed, coverage, stopped_at })
     }
 
     fn check_state(&self, state: &CrashState, log: Option<&Path>) -> io::Result<Check> {

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::stage::Stage;
+use crate::stage::{Played, Stage};
 
 #[test]
 fn a_missing_sync_is_found_and_can_be_seen_again_without_the_workload() {
@@ -16,6 +16,13 @@ fn a_missing_sync_is_found_and_can_be_seen_again_without_the_workload() {
     let repro = played.text.lines().find(|line| line.contains("FIRST_REPLAY=")).unwrap().trim();
     let again = stage.paste(repro);
     again.failed(&["failed", "current was promised"]);
+    let (_, key) = repro.split_once("FIRST_STATE=").unwrap();
+    let key = key.split_whitespace().next().unwrap();
+    let why = format!(
+        "state {key} of a recording: the workload is not run; after changing it, run the test without \
+         FIRST_REPLAY"
+    );
+    assert_eq!(again.lines()[..2], [why, format!("state {key}: FAILED")]);
     let runs = fs::read_to_string(stage.scratch().join("runs")).unwrap().lines().count();
     assert_eq!(runs, 1, "recorded once, and never run again");
     assert_eq!(stage.alive(), Vec::<String>::new());
@@ -104,6 +111,7 @@ fn synced_data_survives_under_every_model() {
         let played = stage.play("syncs");
         let said = played.passed().lines();
         assert!(said[0].starts_with(&format!("{model}: ")), "{said:?}");
+        assert!(said[0].contains("moments of a crash, ") && !said[0].contains("point"), "{said:?}");
         assert!(said[1].ends_with("states passed"), "{said:?}");
         assert_eq!((stage.left(), stage.alive()), (vec![], vec![]));
     }
@@ -122,4 +130,29 @@ fn under_a_model_a_selected_crash_point_is_only_killed_and_that_is_said() {
         "not recorded (FIRST_CRASH_TARGET=1): weaker than ext4, crash points are only killed";
     assert_eq!(played.passed().lines(), [weaker, "crash point 1: OK"]);
     play(2).failed(&["the workload has 1 crash point; there is no crash point 2"]);
+}
+
+#[test]
+fn a_test_says_at_which_operation_it_stopped_and_how_to_try_the_rest() {
+    let stopped = |played: &Played| -> Vec<String> {
+        let lines = played.lines();
+        lines
+            .iter()
+            .filter(|line| line.starts_with("stopped"))
+            .map(|line| line.to_string())
+            .collect()
+    };
+    let played = Stage::new().play("needs_two_files_under_a_model");
+    played.failed(&["b without c"]);
+    // An equal state is tried once, at the last moment that may leave it.
+    let said = "stopped at op 9; FIRST_KEEP_GOING=1 tries the states after it, too";
+    assert_eq!(stopped(&played), [said], "{}", played.text);
+    assert!(played.text.contains("1 state fails for this"), "{}", played.text);
+    let played = Stage::new().set("FIRST_KEEP_GOING", 1).play("needs_two_files_under_a_model");
+    played.failed(&["b without c"]);
+    assert_eq!((stopped(&played), played.count("1 state fails")), (vec![], 0), "{}", played.text);
+    // Nothing is left to try after the last state.
+    let played = Stage::new().play("needs_two_files_at_its_last_state");
+    played.failed(&["a was promised"]);
+    assert_eq!(stopped(&played), Vec::<String>::new(), "{}", played.text);
 }

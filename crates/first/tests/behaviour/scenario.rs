@@ -142,6 +142,21 @@ scenarios! {
         });
     }
 
+    fn needs_two_files_under_a_model() {
+        first::test().model(first::Model::Ext4).run(steps).verify(|env, _| {
+            assert!(!env.path("b").exists() || env.path("c").exists(), "b without c");
+        });
+    }
+
+    fn needs_two_files_at_its_last_state() {
+        first::test().model(first::Model::Ext4).run(|env| {
+            fs::create_dir(env.path("a")).unwrap();
+            first::ack("a");
+        }).verify(|env, crash| {
+            assert!(crash.acks().is_empty() || env.path("a").exists(), "a was promised");
+        });
+    }
+
     fn uses_io_uring() {
         first::test().run(|env| {
             // SAFETY: without memory for the result it only fails.

@@ -9,7 +9,7 @@ const WRONG: f64 = 0.8;
 impl Bisect {
     /// Whether the good end is certainly the bad one, and the other way round.
     pub(super) fn is_reversed(&self) -> bool {
-        self.hypotheses().reversed() >= self.settings.confidence
+        self.hypotheses_of_ends().reversed() >= self.settings.confidence
     }
 
     /// A point that is on the other side of this change by most of its runs. A quick search does
@@ -76,8 +76,8 @@ impl Bisect {
         let bad_passes = format!("{bad} is given as bad and {}", self.counts(last));
         match (mostly(self.points[0].bad, 0), mostly(self.points[last].good, last)) {
             (true, true) => format!("{good_fails}; {bad_passes}: exchange --good and --bad"),
-            (true, false) => good_fails,
-            (false, true) => bad_passes,
+            (true, false) => good_fails + &self.change_between(),
+            (false, true) => bad_passes + &self.change_between(),
             (false, false) => format!(
                 "not sure whether {bad} differs from {good}: {bad} {}, and {good} {}; {}",
                 self.counts(last),
@@ -87,11 +87,39 @@ impl Bisect {
         }
     }
 
+    /// A change between ends that are alike, as far as recorded runs show it.
+    fn change_between(&self) -> String {
+        let judged = |index: &usize| {
+            let point = &self.points[*index];
+            !point.skipped && point.good != point.bad
+        };
+        let judged: Vec<usize> = (0..self.points.len()).filter(judged).collect();
+        let is_bad = |index: usize| self.points[index].bad > self.points[index].good;
+        let change = judged.windows(2).find(|pair| !is_bad(pair[0]) && is_bad(pair[1]));
+        let Some(&[good, bad]) = change else { return String::new() };
+        let name = |index: usize| match index {
+            0 => self.end(0),
+            index if index + 1 == self.points.len() => self.end(index),
+            index => self.names[index].clone(),
+        };
+        format!(
+            "; between the two it changes: {} {}, and {} {}: search between these",
+            name(good),
+            self.counts(good),
+            name(bad),
+            self.counts(bad)
+        )
+    }
+
     /// An end as the user calls it, with its exact value.
     fn end(&self, index: usize) -> String {
         let given = if index == 0 { &self.given[0] } else { &self.given[1] };
+        let is_commit =
+            |name: &str| name.len() >= 40 && name.bytes().all(|b| b.is_ascii_hexdigit());
         match &self.names[index] {
             name if name == given => given.clone(),
+            // An abbreviated commit.
+            name if is_commit(name) && name.starts_with(given.as_str()) => name.clone(),
             name => format!("{given} ({name})"),
         }
     }
@@ -108,7 +136,7 @@ impl Bisect {
     }
 
     /// Why a metric is not found to differ, with what was measured.
-    fn ends_alike(&self) -> String {
+    pub(super) fn ends_alike(&self) -> String {
         let last = self.points.len() - 1;
         let [good, bad] = [0, last].map(|at| self.end(at));
         let ratios = &self.points[last].ratios;
@@ -134,6 +162,18 @@ impl Bisect {
             );
         };
         let limit = format!("--threshold is {} %", (threshold * 1e4).round() / 100.0);
+        if self.exceeds_threshold()
+            && let Some(middle) = median(ratios)
+        {
+            return format!(
+                "{measured}, more than --threshold {percents} %, but single runs scatter too much \
+                 around {percents} % to find where it changes; --threshold {}% is easier to decide, \
+                 and {}",
+                easier_threshold(middle.exp_m1().abs()),
+                self.more(),
+                percents = (threshold * 1e4).round() / 100.0
+            );
+        }
         let exceeds = median(ratios).zip(self.cut).is_some_and(|(middle, cut)| match cut < 0.0 {
             true => middle < cut,
             false => middle > cut,
@@ -149,8 +189,17 @@ impl Bisect {
         }
     }
 
-    /// The option for more values.
+    /// The option for more values than there are.
     fn more(&self) -> String {
-        format!("--samples {} measures more", 4 * self.settings.most_samples)
+        let runs = (0..self.points.len()).map(|index| self.runs_at(index)).max().unwrap_or(0);
+        format!("--samples {} measures more", 4 * self.settings.most_samples.max(runs))
     }
+}
+
+/// Half of a difference, in percent: single runs of equal points and of different ones scatter
+/// around it equally often.
+fn easier_threshold(difference: f64) -> f64 {
+    let half = 50.0 * difference;
+    let digits = 10f64.powf(half.log10().floor().min(0.0));
+    (half / digits).floor() * digits
 }

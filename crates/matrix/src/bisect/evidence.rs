@@ -1,6 +1,6 @@
 //! How well each explanation fits the runs: a change as stated, none, or the opposite one.
 
-use super::{Bisect, Judge};
+use super::{Bisect, ENOUGH_ODDS, Judge, Point};
 use crate::stats::{ln_beta, normal_tail};
 
 /// The prior of failure rates: mostly never on the good side and always on the bad one, but easily
@@ -48,12 +48,12 @@ impl Bisect {
     pub(super) fn hypotheses(&self) -> Hypotheses {
         let last = &self.points[self.points.len() - 1];
         match self.settings.judge {
-            Judge::ExitCode => self.explanations_by_exit_code(),
+            Judge::ExitCode => explanations_by_exit_code(&self.points.iter().collect::<Vec<_>>()),
             // Only the ends are compared directly.
             Judge::Metric { threshold: Some(_) } => Hypotheses {
                 changed: evidence(BAD_PRIOR, last.bad, last.good),
-                // Without a change of that size at most half of the ratios exceed it.
                 same: evidence(GOOD_PRIOR, last.bad, last.good),
+                // Without a change of that size at most half of the ratios exceed it.
                 best_same: likelihood(last.bad, last.good, 0.5),
                 reversed: f64::NEG_INFINITY,
             },
@@ -75,26 +75,21 @@ impl Bisect {
         }
     }
 
-    fn explanations_by_exit_code(&self) -> Hypotheses {
-        let all = self.points.iter().fold((0, 0), |sum, p| (sum.0 + p.bad, sum.1 + p.good));
-        let (mut fails, mut passes) = (0, 0);
-        let (mut changed, mut reversed) = (Vec::new(), Vec::new());
-        for point in &self.points[..self.points.len() - 1] {
-            fails += point.bad;
-            passes += point.good;
-            let later = (all.0 - fails, all.1 - passes);
-            changed.push(rising((fails, passes), later));
-            reversed.push(rising(later, (fails, passes)));
+    /// The explanations of the runs of the ends alone: what happens between them does not make them
+    /// differ.
+    pub(super) fn hypotheses_of_ends(&self) -> Hypotheses {
+        let ends = [&self.points[0], &self.points[self.points.len() - 1]];
+        match self.settings.judge {
+            Judge::ExitCode => explanations_by_exit_code(&ends),
+            Judge::Metric { .. } => self.hypotheses(),
         }
-        Hypotheses {
-            changed: log_mean(&changed),
-            same: [GOOD_PRIOR, BAD_PRIOR, [1.0, 1.0]]
-                .map(|prior| evidence(prior, all.0, all.1))
-                .into_iter()
-                .fold(f64::NEG_INFINITY, f64::max),
-            best_same: likelihood(all.0, all.1, 1.0),
-            reversed: log_mean(&reversed),
-        }
+    }
+
+    /// The log odds that the ends differ as stated, for deciding what to run next.
+    pub(super) fn odds_of_ends(&self) -> f64 {
+        let odds = self.hypotheses().odds().min(self.hypotheses_of_ends().odds());
+        // Where single runs scatter around the threshold, their median may still be beyond it.
+        if self.exceeds_threshold() { odds.max(ENOUGH_ODDS) } else { odds }
     }
 
     /// The probability that one point is good and the other bad, from their own runs.
@@ -108,6 +103,28 @@ impl Bisect {
             reversed: rising(of_bad, of_good),
         };
         self.doubted(two.changed())
+    }
+}
+
+fn explanations_by_exit_code(points: &[&Point]) -> Hypotheses {
+    let all = points.iter().fold((0, 0), |sum, p| (sum.0 + p.bad, sum.1 + p.good));
+    let (mut fails, mut passes) = (0, 0);
+    let (mut changed, mut reversed) = (Vec::new(), Vec::new());
+    for point in &points[..points.len() - 1] {
+        fails += point.bad;
+        passes += point.good;
+        let later = (all.0 - fails, all.1 - passes);
+        changed.push(rising((fails, passes), later));
+        reversed.push(rising(later, (fails, passes)));
+    }
+    Hypotheses {
+        changed: log_mean(&changed),
+        same: [GOOD_PRIOR, BAD_PRIOR, [1.0, 1.0]]
+            .map(|prior| evidence(prior, all.0, all.1))
+            .into_iter()
+            .fold(f64::NEG_INFINITY, f64::max),
+        best_same: likelihood(all.0, all.1, 1.0),
+        reversed: log_mean(&reversed),
     }
 }
 

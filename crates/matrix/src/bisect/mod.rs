@@ -83,6 +83,9 @@ const CHECKS: usize = 2;
 const DOUBT: f64 = 1.5;
 /// The prior probability of a second change.
 const SECOND_CHANGE: f64 = 0.05;
+/// Log odds that the ends differ, three to one, which suffice to start; later results must add the
+/// rest.
+const ENOUGH_ODDS: f64 = 1.1;
 /// Runs at each end after which the ends may be found not to differ.
 const GIVE_UP_RUNS: usize = 6;
 
@@ -150,6 +153,20 @@ impl Bisect {
                 Better::Lower => middle < 0.0,
                 Better::Higher => middle > 0.0,
             }
+    }
+
+    fn certainly_improves(&self) -> bool {
+        let ratios = &self.points[self.points.len() - 1].ratios;
+        self.improves() && median_interval(ratios).is_some_and(|[a, b]| a > 0.0 || b < 0.0)
+    }
+
+    /// Whether the whole interval of the difference of the ends is beyond the threshold.
+    fn exceeds_threshold(&self) -> bool {
+        let Judge::Metric { threshold: Some(_) } = self.settings.judge else { return false };
+        let last = &self.points[self.points.len() - 1];
+        let Some(cut) = self.cut.filter(|_| last.timeouts == 0) else { return false };
+        median_interval(&last.ratios)
+            .is_some_and(|[low, high]| if cut < 0.0 { high < cut } else { low > cut })
     }
 
     /// Whether the interval of the difference of the ends covers the threshold. Too few values for
@@ -268,6 +285,14 @@ impl Bisect {
         }
     }
 
+    /// Whether the runs of the bad end, which alone tell that there is a change of this size, do
+    /// not suffice, and may not be repeated.
+    fn cannot_exceed_threshold(&self) -> bool {
+        matches!(self.settings.judge, Judge::Metric { threshold: Some(_) })
+            && self.exhausted(self.points.len() - 1)
+            && self.hypotheses().changed() < self.settings.confidence
+    }
+
     /// The middle of the remaining interval; each point only once.
     fn next_half(&mut self) -> Option<usize> {
         let last = self.points.len() - 1;
@@ -320,13 +345,11 @@ impl Bisect {
         if self.runs_at(fewer) < needed {
             return Some(fewer);
         }
-        let odds = self.hypotheses().odds();
-        // Odds of three to one that they differ suffice to start; later results must add the rest.
-        if odds > 3f64.ln() {
+        let odds = self.odds_of_ends();
+        if odds >= ENOUGH_ODDS {
             // What made it better is not what broke it.
             if self.improves() {
-                let ratios = &self.points[last].ratios;
-                let certain = median_interval(ratios).is_some_and(|[a, b]| a > 0.0 || b < 0.0);
+                let certain = self.certainly_improves();
                 if !certain && self.runs_at(fewer) < self.settings.most_samples {
                     return Some(fewer);
                 }
@@ -346,6 +369,8 @@ impl Bisect {
         let hopeless =
             odds < -(10f64.ln()) && self.runs_at(fewer) >= GIVE_UP_RUNS && !self.covers_threshold();
         if hopeless || self.runs_at(fewer) >= self.settings.most_samples {
+            // Not certainly by the threshold, but certainly better.
+            self.improved = !hopeless && self.covers_threshold() && self.certainly_improves();
             self.phase = Phase::Done;
             return None;
         }
@@ -418,7 +443,7 @@ impl Bisect {
     fn next_search(&mut self) -> Option<usize> {
         let hypotheses = self.hypotheses();
         let changed = hypotheses.changed();
-        if hypotheses.odds() < 0.0 {
+        if self.odds_of_ends() < 0.0 {
             // The difference of the ends may have been chance.
             self.ends_differ = false;
             self.phase = Phase::Ends;
@@ -429,8 +454,12 @@ impl Bisect {
             self.phase = Phase::Check;
             return None;
         }
-        // The place is known; whether there is a change at all is not yet.
         let last = self.points.len() - 1;
+        if self.cannot_exceed_threshold() {
+            self.phase = Phase::Done;
+            return None;
+        }
+        // The place is known; whether there is a change at all is not yet.
         let telling = match self.settings.judge {
             Judge::ExitCode => [0, last, good, bad],
             Judge::Metric { .. } => [last; 4],
@@ -596,6 +625,7 @@ impl Bisect {
             .collect();
         let mut answer = BisectAnswer {
             axis: axis.to_owned(),
+            at: None,
             good_is_later: self.good_is_later,
             trusted: self.settings.quick,
             last_good: None,
@@ -636,6 +666,7 @@ impl Bisect {
         if contradicted.is_some() || unsure {
             answer.sentence = match contradicted {
                 Some(point) => self.why_contradicted(point, &answer.sentence),
+                None if self.cannot_exceed_threshold() => self.ends_alike(),
                 None => self.why_unsure(&answer.sentence),
             };
             (answer.last_good, answer.first_bad) = (None, None);

@@ -75,6 +75,8 @@ pub struct BisectRun<'a> {
     axis: usize,
     /// The value of each axis for the cell of a point.
     values: Vec<u32>,
+    /// The axes whose value a filter names.
+    chosen: BTreeSet<usize>,
 }
 
 /// One stage of the search: its points, with their resources and results.
@@ -88,6 +90,13 @@ struct Stage<'a> {
     provided: HashSet<usize>,
     /// Points with new runs.
     ran: BTreeSet<usize>,
+}
+
+/// The cell along whose axis a search goes.
+struct SearchedCell {
+    name: String,
+    /// Which of its values were not chosen, and what chooses them.
+    how: String,
 }
 
 impl<'a> BisectRun<'a> {
@@ -107,7 +116,8 @@ impl<'a> BisectRun<'a> {
         };
         let axis = position(&options.axis)?;
         let mut values = vec![0u32; axes.len()];
-        let mut chosen: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut named: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut chosen = BTreeSet::new();
         for (name, value) in &options.filters {
             let at = position(name)?;
             let found = axes[at].values.iter().position(|known| known == value);
@@ -116,11 +126,12 @@ impl<'a> BisectRun<'a> {
                 value: value.clone(),
                 known: axes[at].values.clone(),
             })?;
-            let again = chosen.insert(name, value).is_some_and(|other| other != value);
+            let again = named.insert(name, value).is_some_and(|other| other != value);
             if *name == options.axis || again {
                 return Err(MatrixError::SeveralValues { axis: name.clone() });
             }
             values[at] = u32::try_from(found).unwrap_or(u32::MAX);
+            chosen.insert(at);
         }
         if options.axis == CHROME {
             for value in [&options.good, &options.bad] {
@@ -130,7 +141,7 @@ impl<'a> BisectRun<'a> {
         let commands = project.config.command.several().to_vec();
         let fills_values = project.config.fills_values;
         let matrix = Matrix { axes, cells: Vec::new(), commands, fills_values };
-        Ok(Self { project, options, observer, matrix, axis, values })
+        Ok(Self { project, options, observer, matrix, axis, values, chosen })
     }
 
     pub fn project(&self) -> &MatrixProject {
@@ -159,6 +170,7 @@ impl<'a> BisectRun<'a> {
         if measures {
             self.observer.event(MatrixEvent::Disturbed(&watch.at_start(1)));
         }
+        let at = self.searched_cell();
         let mut found = self.search(worker, recording.id(), &pins, &points, bisect);
         if let Ok(BisectResult { answer, results }) = &mut found {
             let (lacks_metric, known) =
@@ -172,6 +184,10 @@ impl<'a> BisectRun<'a> {
                 answer.sentence = format!(
                     "no run has reported {metric}, so nothing can be judged; choose from {known}"
                 );
+            }
+            if let Some(SearchedCell { name, how }) = at {
+                answer.sentence = format!("with {name}{how}: {}", answer.sentence);
+                answer.at = Some(name);
             }
             answer.subject.redact(&mut redactor);
         }
@@ -187,6 +203,42 @@ impl<'a> BisectRun<'a> {
         }
         recording.finish(worker.store()?, &reason)?;
         found
+    }
+
+    /// The values of the other axes with several; `None` if there are none.
+    fn searched_cell(&self) -> Option<SearchedCell> {
+        let axes = &self.matrix.axes;
+        let several = |axis: &usize| *axis != self.axis && axes[*axis].values.len() > 1;
+        let fixed: Vec<usize> = (0..axes.len()).filter(several).collect();
+        let value = |axis: usize| axes[axis].values.get(self.values[axis] as usize);
+        let name = |axis: &usize| value(*axis).map(|value| format!("{}={value}", axes[*axis].name));
+        let first: Vec<usize> =
+            fixed.iter().copied().filter(|axis| !self.chosen.contains(axis)).collect();
+        let mut options: Vec<&str> = first
+            .iter()
+            .map(|&axis| match axes[axis].name.as_str() {
+                CODE => "--refs",
+                CHROME => "--chrome",
+                _ => "--axis",
+            })
+            .collect();
+        options.dedup();
+        let which = match &first[..] {
+            [] => None,
+            [_] if fixed.len() == 1 => Some("the first value".to_owned()),
+            all if all.len() == fixed.len() => Some("the first values".to_owned()),
+            some => {
+                let names: Vec<&str> = some.iter().map(|&axis| axes[axis].name.as_str()).collect();
+                Some(format!("the first of {}", names.join(" and ")))
+            }
+        };
+        let how = which.map(|which| {
+            let plural = if options.len() == 1 { "s" } else { "" };
+            format!(" ({which}; {} select{plural} others)", options.join(" and "))
+        });
+        let names: Vec<String> = fixed.iter().filter_map(name).collect();
+        (!names.is_empty())
+            .then(|| SearchedCell { name: names.join(" "), how: how.unwrap_or_default() })
     }
 
     fn loop_plan(&self, pins: &BTreeMap<String, String>) -> MatrixLoopPlan {

@@ -47,7 +47,7 @@ pub struct CellRow {
     pub failed: usize,
     /// Compared with its baseline; `None` for the baseline.
     pub change: Option<Comparison>,
-    /// The name of the baseline, if the rows of the table have baselines along different axes.
+    /// The name of the baseline, if the rows of the table have different ones.
     #[serde(skip)]
     pub against: Option<String>,
 }
@@ -57,6 +57,8 @@ pub struct CellRow {
 struct ShownPair {
     place: usize,
     axis: usize,
+    /// The index of the baseline's value of the axis.
+    baseline: u32,
     /// The rank of the axis; the least is the most important.
     order: usize,
 }
@@ -402,7 +404,8 @@ impl<'a> Samples<'a> {
     /// The cells, each with its comparison to its baseline.
     pub fn rows(&self, pairs: &[(usize, usize)], comparisons: &[Comparison]) -> Vec<CellRow> {
         let changes = self.changes(pairs);
-        let mut along: Vec<usize> = changes.values().map(|change| change.axis).collect();
+        let baseline = |change: &ShownPair| (change.axis, change.baseline);
+        let mut along: Vec<(usize, u32)> = changes.values().map(baseline).collect();
         along.sort_unstable();
         along.dedup();
         let row = |cell: usize| {
@@ -430,7 +433,8 @@ impl<'a> Samples<'a> {
             let [of_a, of_b] = [a, b].map(|cell| &self.matrix.cells[cell].0);
             let axis = (0..of_a.len()).find(|&axis| of_a[axis] != of_b[axis]).unwrap_or(0);
             let order = rank(axis).unwrap_or(compared.len());
-            let pair = ShownPair { place, axis, order };
+            let baseline = of_a.get(axis).copied().unwrap_or_default();
+            let pair = ShownPair { place, axis, baseline, order };
             let known = changes.entry(b).or_insert(pair);
             if order <= known.order {
                 *known = pair;

@@ -16,7 +16,9 @@ pub use answers::{
 };
 use table_text::{code, csv_line, markdown_table, number};
 
-use crate::stats::{Comparison, Summary, is_time, median_interval, summarise, value_text};
+use crate::stats::{
+    Comparison, Summary, changes_heading, is_time, median_interval, summarise, value_text,
+};
 
 /// One metric of all cells.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -181,7 +183,8 @@ impl MetricResults {
         let mut head = vec![self.metric.as_str(), "median", "95 % interval", "min … max", "runs"];
         let failures = self.cells.iter().any(|cell| cell.failed > 0);
         head.extend(failures.then_some("failed"));
-        head.extend(changes.then_some("against the first"));
+        let against = changes_heading(self.cells.iter().map(|cell| cell.change.as_ref()));
+        head.extend(changes.then_some(against.as_str()));
         let line = |cell: &CellResults| {
             let value = |value: f64| value_text(value, unit);
             let mut line = vec![code(&cell.name)];

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{Cell, Matrix};
 use crate::config::{CHROME, CODE};
-use crate::stats::{Comparison, Gate};
+use crate::stats::{Comparison, Gate, GateRule};
 
 /// Every value of a compared axis with the first one, all else equal, as (first, other).
 pub fn baselines(matrix: &Matrix) -> Vec<(usize, usize)> {
@@ -35,17 +35,21 @@ pub struct ComparedPairs {
 }
 
 impl ComparedPairs {
-    /// Every value of a compared axis with the first one, and every ref with those that gates name. Cells in
-    /// `added` are only baselines.
+    /// Every ref with those that gates name; if a gate names none, or there is no gate, every value
+    /// of a compared axis with the first one. Each further comparison would widen the intervals of
+    /// all. Cells in `added` are only baselines.
     pub fn of(matrix: &Matrix, gates: &[Gate], added: &HashSet<Cell>) -> Self {
         let configured = |cell: usize| !added.contains(&matrix.cells[cell]);
-        let mut pairs = baselines(matrix);
-        pairs.retain(|&(a, b)| configured(a) && configured(b));
-        let usual: Vec<usize> = (0..pairs.len()).collect();
-        let mut places: HashMap<(usize, usize), usize> = HashMap::new();
-        if gates.iter().any(|gate| gate.against.is_some()) {
-            places = pairs.iter().enumerate().map(|(place, pair)| (*pair, place)).collect();
+        // Failures need no comparison of their own.
+        let mut judging = gates.iter().filter(|gate| gate.rule != GateRule::Failed).peekable();
+        let mut pairs = Vec::new();
+        if judging.peek().is_none() || judging.any(|gate| gate.against.is_none()) {
+            pairs = baselines(matrix);
+            pairs.retain(|&(a, b)| configured(a) && configured(b));
         }
+        let usual = pairs.len();
+        let mut places: HashMap<(usize, usize), usize> =
+            pairs.iter().enumerate().map(|(place, pair)| (*pair, place)).collect();
         let mut place = |pair: (usize, usize)| {
             *places.entry(pair).or_insert_with(|| {
                 pairs.push(pair);
@@ -57,9 +61,14 @@ impl ComparedPairs {
                 let others = against_ref(matrix, reference).into_iter();
                 others.filter(|&(_, other)| configured(other)).map(&mut place).collect()
             }
-            None => usual.clone(),
+            None => (0..usual).collect(),
         };
-        let gated = gates.iter().map(&mut judged).collect();
+        let mut gated: Vec<Vec<usize>> = gates.iter().map(&mut judged).collect();
+        for (judged, _) in
+            gated.iter_mut().zip(gates).filter(|(_, gate)| gate.rule == GateRule::Failed)
+        {
+            *judged = (0..pairs.len()).collect();
+        }
         Self { pairs, gated }
     }
 

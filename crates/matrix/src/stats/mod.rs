@@ -36,7 +36,7 @@ pub use sequence::{Boundary, Sequence, SequenceVerdict};
 pub(crate) use special::{ln_beta, normal_point, normal_tail, student_point};
 pub use summary::{Summary, drift, median, summarise};
 pub use together::Combined;
-pub use words::{is_time, value_text};
+pub use words::{changes_heading, is_time, value_text};
 
 /// With fewer samples of either side nothing is decided.
 pub const FEWEST: usize = 5;

@@ -51,6 +51,28 @@ pub fn value_text(value: f64, unit: Option<&str>) -> String {
     }
 }
 
+/// A longer name of a baseline does not fit above a column.
+const BASELINE: usize = 24;
+
+/// The heading of a column of changes: the baseline that all have in common. The first cell of a
+/// table is usually the baseline of others, and needs no name.
+pub fn changes_heading<'a>(changes: impl IntoIterator<Item = Option<&'a Comparison>>) -> String {
+    let mut changes = changes.into_iter();
+    let first = changes.next().flatten();
+    let mut names = first.into_iter().chain(changes.flatten()).map(|change| change.a.as_str());
+    let name = names.next().unwrap_or_default();
+    let common = names.all(|other| other == name);
+    match (common, first) {
+        (true, _) if name.chars().count() <= BASELINE => format!("against {name}"),
+        (_, None) => "against the first".to_owned(),
+        (true, Some(_)) => {
+            let start: String = name.chars().take(BASELINE - 1).collect();
+            format!("against {start}…")
+        }
+        (false, Some(_)) => "change".to_owned(),
+    }
+}
+
 impl Comparison {
     /// The verdict in one or two words: `slower` for a time, `higher` for anything else.
     pub fn verdict_word(&self) -> &'static str {
@@ -163,6 +185,22 @@ fn signed(value: f64, unit: Option<&str>) -> String {
 mod tests {
     use super::*;
     use crate::stats::{Criteria, Side, compare};
+
+    #[test]
+    fn a_column_of_changes_names_their_baseline() {
+        let values: Vec<f64> = (0..12).map(|i| 100.0 + f64::from(i)).collect();
+        let blocks: Vec<u64> = (0..12).collect();
+        let side = |name| Side { name, values: &values, blocks: &blocks, failed: 0 };
+        let with = |a| compare(side(a), side("x"), "wall", &Criteria::default());
+        let (v1, v2) = (with("v1"), with("v2"));
+        let long = with("a/branch/with/a/rather/long/name");
+        assert_eq!(changes_heading([None, Some(&v1)]), "against v1");
+        assert_eq!(changes_heading([Some(&v2), None, Some(&v2)]), "against v2");
+        assert_eq!(changes_heading([None, Some(&long)]), "against the first");
+        assert_eq!(changes_heading([Some(&long), None]), "against a/branch/with/a/rather/…");
+        assert_eq!(changes_heading([None, Some(&v1), Some(&v2)]), "against the first");
+        assert_eq!(changes_heading([Some(&v2), Some(&v1)]), "change");
+    }
 
     #[test]
     fn values_have_units_that_fit() {

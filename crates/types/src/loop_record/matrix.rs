@@ -194,6 +194,9 @@ pub struct JudgedPoint {
 pub struct BisectAnswer {
     #[serde(default)]
     pub axis: String,
+    /// The values of the other axes that have several, such as `op=insert size=small`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
     pub last_good: Option<String>,
     pub first_bad: Option<String>,
     /// Whether the good end comes after the bad one: then `last_good` is the first good point, and

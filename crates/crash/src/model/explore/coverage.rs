@@ -48,9 +48,10 @@ impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}, {}, {}, {} distinct (",
+            "{}, {} of a crash, {}, {} distinct (",
             count(self.operations.into(), "operation"),
-            count(self.points, "crash point"),
+            // A crash point is a call of `crash_point`.
+            count(self.points, "moment"),
             count(self.states(), "state"),
             self.distinct_states()
         )?;
@@ -70,8 +71,8 @@ impl fmt::Display for Coverage {
             write!(f, "; left out: {pairs} (seed {})", self.seed)?;
         }
         if self.points_with_older_parts > 0 {
-            let points = count(self.points_with_older_parts, "point");
-            write!(f, "; at {points} older operations were only lost together")?;
+            let moments = count(self.points_with_older_parts, "moment");
+            write!(f, "; at {moments} older operations were only lost together")?;
         }
         if !self.volatile_files.is_empty() {
             let files = self.volatile_files.iter().take(VOLATILE_SHOWN);

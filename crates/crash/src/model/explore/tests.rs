@@ -188,7 +188,7 @@ fn the_coverage_line_counts() {
     assert_eq!(
         coverage.to_string(),
         format!(
-            "4 operations, 5 crash points, {} states, 6 distinct (1 with nothing lost, 2 with \
+            "4 operations, 5 moments of a crash, {} states, 6 distinct (1 with nothing lost, 2 with \
              everything lost, 2 with one lost, 1 with one kept, 0 with a torn write, 0 with two \
              lost), torn at 512 B",
             coverage.states()
@@ -207,11 +207,11 @@ fn the_coverage_text_uses_singulars_and_lists_only_what_was_examined() {
     };
     assert_eq!(
         told(&TestScript::default(), Model::Kill),
-        "0 operations, 1 crash point, 1 state, 1 distinct (1 with nothing lost)"
+        "0 operations, 1 moment of a crash, 1 state, 1 distinct (1 with nothing lost)"
     );
     assert_eq!(
         told(&TestScript::default().create("a"), Model::Kill),
-        "1 operation, 2 crash points, 2 states, 2 distinct (2 with nothing lost)"
+        "1 operation, 2 moments of a crash, 2 states, 2 distinct (2 with nothing lost)"
     );
     assert!(told(&TestScript::default(), Model::Ext4).ends_with("), torn at 512 B"));
 }
