@@ -385,7 +385,7 @@ impl BatchDir {
             return Ok(());
         }
         write_new(&mark, machine.as_bytes())?;
-        // Another cell may have been the first, and a file can have only so many links.
+        // Fails if another cell was the first, or the file has as many links as its file system allows.
         _ = fs::hard_link(&mark, &named);
         Ok(())
     }
